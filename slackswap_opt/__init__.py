@@ -1,0 +1,1 @@
+"""Plan GPU activation memory for training: keep, swap or recompute, with proofs."""

@@ -1,0 +1,216 @@
+"""The training step: a validated DAG of operations in one fixed execution order."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import networkx as nx
+
+from slackswap_opt.errors import InputError
+from slackswap_opt.step.indexed import IndexedStep
+from slackswap_opt.step.model import Operation, Tensor, Value
+
+MAX_NS = 2**53
+"""Longest duration accepted (104 days): integers stay exact in every format and in floats."""
+MAX_BYTES = 2**50
+"""Largest tensor accepted (1 PiB), for the same reason."""
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """Operations in execution order, and the storages they pass.
+
+    Build one with `TrainingStep.build`, which validates and orders; the constructor does neither.
+
+    Attributes:
+        name: what tables and files call it.
+        operations: in execution order, which no planner changes.
+        tensors: in order of their first write (static and unused ones last).
+        notes: what a reader or builder assumed, one sentence each; shown by `inspect`.
+    """
+
+    name: str
+    operations: tuple[Operation, ...]
+    tensors: tuple[Tensor, ...]
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def build(
+        cls,
+        name: str,
+        operations: Iterable[Operation],
+        tensors: Iterable[Tensor],
+        notes: Sequence[str] = (),
+    ) -> TrainingStep:
+        """Validate, resolve aliases and put the operations into a deterministic order.
+
+        The order given is kept where it respects every dependency; otherwise operations run in
+        the topological order that always takes the earliest given operation that is ready.
+
+        Raises:
+            InputError: with every fault found: duplicate or unknown names, sizes and durations
+                out of range, values read but never written, versions written twice or out of
+                order, cycles (printed).
+        """
+        ops, storages = list(operations), list(tensors)
+        faults = list(_name_faults(ops, storages)) + list(_range_faults(ops, storages))
+        if faults:
+            raise InputError(*faults)
+        ops = _resolve_aliases(ops, storages)
+        faults = list(_value_faults(ops, {t.name: t for t in storages}))
+        if faults:
+            raise InputError(*faults)
+        ordered = _execution_order(ops)
+        first_write = {
+            value.tensor: position
+            for position, op in reversed(list(enumerate(ordered)))
+            for value in op.writes
+        }
+        never = len(ordered)
+        storages.sort(key=lambda t: first_write.get(t.name, never))
+        return cls(name, tuple(ordered), tuple(storages), tuple(notes))
+
+    @cached_property
+    def graph(self) -> nx.DiGraph[Any]:
+        """The step as a networkx DAG.
+
+        Nodes are operation names with the attribute `operation`; an edge joins the writer of a
+        value to each of its readers and carries `values` (a tuple of `Value`). An edge without
+        values only orders a reader before the in-place write that ends what it reads.
+        """
+        return _dependency_graph(self.operations)
+
+    @cached_property
+    def index(self) -> IndexedStep:
+        """The same step as integer indices and arrays, made once."""
+        return IndexedStep.of(self.operations, self.tensors)
+
+    def __repr__(self) -> str:
+        return (
+            f"TrainingStep({self.name!r}, {len(self.operations)} operations, "
+            f"{len(self.tensors)} tensors)"
+        )
+
+
+def _name_faults(ops: Sequence[Operation], tensors: Sequence[Tensor]) -> Iterator[str]:
+    if not ops:
+        yield "the step has no operations; add at least one"
+    for name, count in Counter(op.name for op in ops).items():
+        if count > 1:
+            yield f"operation {name!r} is defined {count} times; give each a name of its own"
+    names = Counter(t.name for t in tensors)
+    names.update(alias for t in tensors for alias in t.aliases)
+    for name, count in names.items():
+        if count > 1:
+            yield f"tensor or alias {name!r} is defined {count} times; names must be unique"
+    if any(not op.name for op in ops) or "" in names:
+        yield "an operation or a tensor has an empty name; name it"
+
+
+def _range_faults(ops: Sequence[Operation], tensors: Sequence[Tensor]) -> Iterator[str]:
+    def whole(owner: str, field: str, number: object, limit: int) -> Iterator[str]:
+        if not isinstance(number, int) or isinstance(number, bool):
+            yield f"{owner}: {field} is {number!r}, expected a whole number"
+        elif not 0 <= number <= limit:
+            yield f"{owner}: {field} is {number}, expected 0 to {limit}"
+
+    for op in ops:
+        owner = f"operation {op.name!r}"
+        yield from whole(owner, "duration_ns", op.duration_ns, MAX_NS)
+        yield from whole(owner, "workspace_bytes", op.workspace_bytes, MAX_BYTES)
+    for tensor in tensors:
+        owner = f"tensor {tensor.name!r}"
+        yield from whole(owner, "size_bytes", tensor.size_bytes, MAX_BYTES)
+        yield from whole(owner, "transfer_bytes", tensor.transfer_bytes, MAX_BYTES)
+
+
+def _resolve_aliases(ops: Sequence[Operation], tensors: Sequence[Tensor]) -> list[Operation]:
+    storage_of = {alias: t.name for t in tensors for alias in t.aliases}
+
+    def resolved(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        own = (Value(storage_of.get(v.tensor, v.tensor), v.version) for v in values)
+        return tuple(dict.fromkeys(own))
+
+    return [
+        Operation(
+            op.name, op.phase, op.duration_ns, resolved(op.reads), resolved(op.writes),
+            op.workspace_bytes, op.layer, op.recomputable, op.random,
+        )
+        for op in ops
+    ]  # fmt: skip
+
+
+def _value_faults(ops: Sequence[Operation], tensors: dict[str, Tensor]) -> Iterator[str]:
+    writer: dict[Value, Operation] = {}
+    for op in ops:
+        where = f"operation {op.name!r}"
+        for value in op.writes:
+            if value.tensor not in tensors:
+                yield f"{where} writes {value.tensor!r}, which is not defined; add the tensor"
+                continue
+            if tensors[value.tensor].static:
+                yield f"{where} writes the static tensor {value.tensor!r}; leave the write out"
+            if value.version < 0:
+                yield f"{where} writes {value}; versions start at 0"
+            if value in writer:
+                yield (
+                    f"{where} writes {value}, which {writer[value].name!r} writes too; "
+                    f"an overwrite in place makes the next version, {value.tensor}@N"
+                )
+            writer[value] = op
+            if value.version > 0 and Value(value.tensor, value.version - 1) not in op.reads:
+                yield (
+                    f"{where} overwrites {value.tensor!r} in place; "
+                    f"it must read {Value(value.tensor, value.version - 1)}"
+                )
+    for op in ops:
+        where = f"operation {op.name!r}"
+        for value in op.reads:
+            if value.tensor not in tensors:
+                yield f"{where} reads {value.tensor!r}, which is not defined; add the tensor"
+            elif not tensors[value.tensor].static and value not in writer:
+                yield (
+                    f"{where} reads {value}, which no operation writes; "
+                    "mark it static if it is a parameter or a batch input"
+                )
+            elif value in op.writes:
+                yield f"{where} reads {value} and writes it; an in-place write makes version N+1"
+
+
+def _dependency_graph(ops: Sequence[Operation]) -> nx.DiGraph[Any]:
+    graph: nx.DiGraph[Any] = nx.DiGraph()
+    graph.add_nodes_from((op.name, {"operation": op}) for op in ops)
+    writer = {value: op.name for op in ops for value in op.writes}
+    readers: dict[Value, list[str]] = defaultdict(list)
+    passed: dict[tuple[str, str], list[Value]] = defaultdict(list)
+    for op in ops:
+        for value in op.reads:
+            readers[value].append(op.name)
+            if value in writer:
+                passed[writer[value], op.name].append(value)
+    graph.add_edges_from((a, b, {"values": tuple(vs)}) for (a, b), vs in passed.items())
+    for value, overwriter in writer.items():
+        if value.version > 0:
+            before = Value(value.tensor, value.version - 1)
+            for reader in readers[before]:
+                if reader != overwriter and not graph.has_edge(reader, overwriter):
+                    graph.add_edge(reader, overwriter, values=())
+    return graph
+
+
+def _execution_order(ops: Sequence[Operation]) -> list[Operation]:
+    graph = _dependency_graph(ops)
+    given = {op.name: position for position, op in enumerate(ops)}
+    if all(given[a] < given[b] for a, b in graph.edges):
+        return list(ops)
+    try:
+        names = list(nx.lexicographical_topological_sort(graph, key=given.__getitem__))
+    except nx.NetworkXUnfeasible:
+        edges = nx.find_cycle(graph)
+        cycle = " -> ".join([edge[0] for edge in edges] + [edges[0][0]])
+        raise InputError(f"the operations form a cycle: {cycle}; remove one dependency") from None
+    return [ops[given[name]] for name in names]
