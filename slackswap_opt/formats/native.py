@@ -1,0 +1,288 @@
+"""The native format, `slackswap.step/1`: a training step as JSON, without loss.
+
+Made to be written by hand as well; `docs/formats.md` has an example and every field.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from slackswap_opt.errors import InputError
+from slackswap_opt.formats import files, strict_json
+from slackswap_opt.formats.native_schema import (
+    NS_PER_UNIT,
+    SCHEMA,
+    NamedTensor,
+    OperationFields,
+    StepFields,
+    TensorFields,
+    ValueFields,
+    did_you_mean,
+    faults_of,
+    place,
+)
+from slackswap_opt.formats.strict_json import shown
+from slackswap_opt.step.graph import TrainingStep
+from slackswap_opt.step.model import Operation, Phase, Tensor, Value
+
+NAME = f'native JSON, with "schema": "{SCHEMA}"'
+
+_VERSIONED = re.compile(r"(.+)@([0-9]{1,15})", re.DOTALL)
+_SCHEMA_KEY = re.compile(rb'"schema"\s*:\s*"slackswap\.')
+_MOST_SUGGESTIONS = 20
+
+
+def recognizes(head: bytes) -> bool:
+    """Whether a file that begins like this is a step in the native format, sound or not."""
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if not start.startswith(b"{"):
+        return False
+    return bool(_SCHEMA_KEY.search(start)) or (b'"operations"' in start and b'"tensors"' in start)
+
+
+def read(content: bytes, name: str = "") -> TrainingStep:  # noqa: ARG001 - the file names itself
+    """Read a step from the content of a file; `name` is not needed, the file holds one."""
+    return loads(files.decode(content))
+
+
+def write(step: TrainingStep, path: str | Path, *, force: bool = False) -> None:
+    """Write a step to a file, which is replaced only if `force` is set."""
+    files.write_text(path, dumps(step), force=force)
+
+
+def loads(text: str) -> TrainingStep:
+    """Read a step from JSON text.
+
+    Raises:
+        InputError: with every fault of the text; what only a graph can show (values nobody
+            writes, cycles) is looked for once the fields are right.
+    """
+    document, faults = strict_json.parse(text)
+    if isinstance(document, dict):
+        _refuse_other_schema(document.get("schema"))
+    try:
+        fields = StepFields.model_validate(document)
+    except ValidationError as error:
+        faults.extend(faults_of(error, document))
+    if isinstance(document, dict):
+        faults.extend(_name_faults(document))
+        faults.extend(_duration_faults(document))
+        faults.extend(_reference_faults(document))
+    if faults:
+        raise InputError(*faults)
+    tensors = [_tensor(name, entry) for name, entry in _entries(fields)]
+    known = {name for tensor in tensors for name in (tensor.name, *tensor.aliases)}
+    operations = [_operation(operation, known) for operation in fields.operations]
+    return TrainingStep.build(fields.name, operations, tensors, fields.notes)
+
+
+def dumps(step: TrainingStep) -> str:
+    """A step as JSON text: one line for each tensor and operation, defaults left out."""
+    known = {name for tensor in step.tensors for name in (tensor.name, *tensor.aliases)}
+    lines = ["{", f'  "schema": {_json(SCHEMA)},', f'  "name": {_json(step.name)},']
+    if step.notes:
+        lines += ['  "notes": [', *_listed(map(_json, step.notes)), "  ],"]
+    tensors = (f"{_json(tensor.name)}: {_json(_tensor_entry(tensor))}" for tensor in step.tensors)
+    lines += ['  "tensors": {', *_listed(tensors), "  },"]
+    operations = (_json(_operation_entry(op, known)) for op in step.operations)
+    lines += ['  "operations": [', *_listed(operations), "  ]", "}"]
+    return "\n".join(lines) + "\n"
+
+
+def _refuse_other_schema(schema: object) -> None:
+    if not isinstance(schema, str) or schema == SCHEMA:
+        return
+    if re.fullmatch(r"slackswap\.step/[1-9][0-9]*", schema):
+        raise InputError(
+            f"schema is {shown(schema)}, newer than the {shown(SCHEMA)} this version reads; "
+            "upgrade slackswap-opt"
+        )
+    if schema.startswith("slackswap.") and not schema.startswith("slackswap.step"):
+        raise InputError(
+            f"schema is {shown(schema)}: this is not a training step; expected {shown(SCHEMA)}"
+        )
+
+
+# Reading: what no single field can tell
+
+
+def _name_faults(document: dict[str, Any]) -> Iterator[str]:
+    operations = Counter(
+        op["name"] for op in _objects(document, "operations") if isinstance(op.get("name"), str)
+    )
+    yield from _repeated("operation", operations)
+    yield from _repeated("tensor or alias", Counter(_tensor_names(document)))
+
+
+def _repeated(what: str, names: Counter[str]) -> Iterator[str]:
+    for name, count in names.items():
+        if count > 1:
+            yield f"{what} {shown(name)} is defined {count} times; names must be unique"
+
+
+def _duration_faults(document: dict[str, Any]) -> Iterator[str]:
+    for index, op in enumerate(_list(document, "operations")):
+        given = [unit for unit in NS_PER_UNIT if unit in op] if isinstance(op, dict) else [""]
+        where = place(document, ["operations", index])
+        if not given:
+            yield f"{where}: the duration is missing; add one of {', '.join(NS_PER_UNIT)}"
+        elif len(given) > 1:
+            yield f"{where} has {' and '.join(given)}; keep one"
+
+
+def _reference_faults(document: dict[str, Any]) -> Iterator[str]:
+    names = dict.fromkeys(_tensor_names(document))
+    if not names:
+        return
+    suggestions = _MOST_SUGGESTIONS
+    for index, op in enumerate(_list(document, "operations")):
+        for field in ("reads", "writes"):
+            references = _list(op, field) if isinstance(op, dict) else []
+            for reference in references:
+                tensor = reference.get("tensor") if isinstance(reference, dict) else reference
+                if not isinstance(tensor, str) or not tensor or _resolved(tensor, names):
+                    continue
+                match = _VERSIONED.fullmatch(tensor)
+                hint = did_you_mean(match[1] if match else tensor, names) if suggestions else ""
+                suggestions = max(0, suggestions - 1)
+                yield (
+                    f"{place(document, ['operations', index, field])}: "
+                    f"{shown(tensor)} is not in tensors{hint or '; add it there'}"
+                )
+
+
+def _resolved(text: str, known: dict[str, None] | set[str]) -> Value | None:
+    """The value a name means: a tensor of exactly this name, otherwise `tensor@version`."""
+    if text in known:
+        return Value(text)
+    match = _VERSIONED.fullmatch(text)
+    return Value(match[1], int(match[2])) if match and match[1] in known else None
+
+
+def _tensor_names(document: dict[str, Any]) -> Iterator[str]:
+    tensors = document.get("tensors")
+    entries: list[tuple[Any, Any]] = []
+    if isinstance(tensors, dict):
+        entries = list(tensors.items())
+    elif isinstance(tensors, list):
+        entries = [(t.get("name"), t) for t in tensors if isinstance(t, dict)]
+    for name, entry in entries:
+        if isinstance(name, str) and name:
+            yield name
+        aliases = _list(entry, "aliases") if isinstance(entry, dict) else []
+        yield from (alias for alias in aliases if isinstance(alias, str) and alias)
+
+
+def _list(owner: dict[str, Any], field: str) -> list[Any]:
+    value = owner.get(field)
+    return value if isinstance(value, list) else []
+
+
+def _objects(owner: dict[str, Any], field: str) -> list[dict[str, Any]]:
+    return [entry for entry in _list(owner, field) if isinstance(entry, dict)]
+
+
+# Reading: from sound fields to the step
+
+
+def _entries(fields: StepFields) -> list[tuple[str, TensorFields]]:
+    if isinstance(fields.tensors, list):
+        return [(tensor.name, tensor) for tensor in fields.tensors]
+    return [
+        (name, TensorFields(size_bytes=entry) if isinstance(entry, int) else entry)
+        for name, entry in fields.tensors.items()
+    ]
+
+
+def _tensor(name: str, entry: TensorFields | NamedTensor) -> Tensor:
+    given = "transfer_bytes" in entry.model_fields_set
+    transfer_bytes = entry.transfer_bytes if given else entry.size_bytes
+    return Tensor(name, entry.size_bytes, transfer_bytes, entry.static, tuple(entry.aliases))
+
+
+def _operation(entry: OperationFields, known: set[str]) -> Operation:
+    def values(references: list[Any]) -> tuple[Value, ...]:
+        return tuple(
+            Value(reference.tensor, reference.version)
+            if isinstance(reference, ValueFields)
+            else _resolved(reference, known) or Value(reference)
+            for reference in references
+        )
+
+    return Operation(
+        name=entry.name,
+        phase=Phase(entry.phase),
+        duration_ns=_duration_ns(entry),
+        reads=values(entry.reads),
+        writes=values(entry.writes),
+        workspace_bytes=entry.workspace_bytes,
+        layer=entry.layer,
+        recomputable=entry.recomputable,
+        random=entry.random,
+    )
+
+
+def _duration_ns(entry: OperationFields) -> int:
+    (unit,) = entry.model_fields_set & NS_PER_UNIT.keys()
+    written: int | float = getattr(entry, unit)
+    return round(Decimal(repr(written)) * NS_PER_UNIT[unit])
+
+
+# Writing
+
+
+def _tensor_entry(tensor: Tensor) -> int | dict[str, Any]:
+    entry: dict[str, Any] = {"size_bytes": tensor.size_bytes}
+    if tensor.transfer_bytes != tensor.size_bytes:
+        entry["transfer_bytes"] = tensor.transfer_bytes
+    if tensor.static:
+        entry["static"] = True
+    if tensor.aliases:
+        entry["aliases"] = list(tensor.aliases)
+    return tensor.size_bytes if len(entry) == 1 else entry
+
+
+def _operation_entry(op: Operation, known: set[str]) -> dict[str, Any]:
+    def references(values: tuple[Value, ...]) -> list[Any]:
+        return [
+            str(value)
+            if _resolved(str(value), known) == value
+            else {"tensor": value.tensor, "version": value.version}
+            for value in values
+        ]
+
+    entry: dict[str, Any] = {
+        "name": op.name,
+        "phase": op.phase.value,
+        "duration_ns": op.duration_ns,
+        "reads": references(op.reads),
+        "writes": references(op.writes),
+    }
+    if op.workspace_bytes:
+        entry["workspace_bytes"] = op.workspace_bytes
+    if op.layer:
+        entry["layer"] = op.layer
+    if not op.recomputable:
+        entry["recomputable"] = False
+    if op.random:
+        entry["random"] = True
+    return entry
+
+
+def _listed(entries: Iterator[str]) -> list[str]:
+    lines = [f"    {entry}," for entry in entries]
+    if lines:
+        lines[-1] = lines[-1].removesuffix(",")
+    return lines
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

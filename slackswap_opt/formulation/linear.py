@@ -1,0 +1,145 @@
+"""A linear model in exact integers, independent of any solver.
+
+Models are stated in nanoseconds and bytes with integer coefficients, so that a plan can be checked
+row by row and a bound recomputed without rounding. Units tell the solver layer how to scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+Terms = Iterable[tuple[int, int]]
+"""Pairs of a coefficient and a variable."""
+
+MICROSECOND = 1000
+MEBIBYTE = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """0 <= x <= upper.
+
+    Attributes:
+        upper: largest value, an integer.
+        integer: whether it must be whole.
+        unit: the solver sees x / unit, so that its numbers stay near 1.
+    """
+
+    upper: int
+    integer: bool
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """lower <= sum of coefficient * variable; a two-sided row is two rows.
+
+    Attributes:
+        terms: (coefficient, variable), each variable once.
+        lower: right-hand side.
+        family: the constraint family, for messages.
+    """
+
+    terms: tuple[tuple[int, int], ...]
+    lower: int
+    family: str
+
+
+@dataclass
+class LinearModel:
+    """Minimize an integer objective over rows `terms >= lower`."""
+
+    variables: list[Variable] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    objective: dict[int, int] = field(default_factory=dict)
+    constant: int = 0
+
+    def variable(self, upper: int, *, unit: int = 1, integer: bool = False, cost: int = 0) -> int:
+        """A new variable between 0 and `upper`; returns its number."""
+        self.variables.append(Variable(upper, integer, unit))
+        number = len(self.variables) - 1
+        if cost:
+            self.objective[number] = cost
+        return number
+
+    def binary(self, *, integer: bool = True) -> int:
+        """A new 0-1 variable (relaxed to [0, 1] if not `integer`)."""
+        return self.variable(1, integer=integer)
+
+    def at_least(self, terms: Terms, lower: int, family: str) -> None:
+        """Add the row sum(terms) >= lower; rows that always hold are left out."""
+        merged: dict[int, int] = {}
+        for coefficient, variable in terms:
+            merged[variable] = merged.get(variable, 0) + coefficient
+        kept = tuple((c, x) for x, c in merged.items() if c)
+        if sum(min(0, c) * self.variables[x].upper for c, x in kept) >= lower:
+            return
+        self.rows.append(Row(kept, lower, family))
+
+    def at_most(self, terms: Terms, upper: int, family: str) -> None:
+        """Add the row sum(terms) <= upper."""
+        self.at_least(((-c, x) for c, x in terms), -upper, family)
+
+    def equal(self, terms: Terms, value: int, family: str) -> None:
+        """Add both rows of sum(terms) = value."""
+        pairs = list(terms)
+        self.at_least(pairs, value, family)
+        self.at_most(pairs, value, family)
+
+    def fix(self, variable: int, value: int) -> None:
+        """Fix a variable at one of its bounds."""
+        old = self.variables[variable]
+        if value == 0:
+            self.variables[variable] = Variable(0, old.integer, old.unit)
+        else:
+            self.at_least([(1, variable)], value, "fixed")
+
+    def violated(self, values: Sequence[int | Fraction]) -> Row | None:
+        """The first row that the values break, in exact arithmetic."""
+        for row in self.rows:
+            if sum(c * values[x] for c, x in row.terms) < row.lower:
+                return row
+        return None
+
+
+def certified_minimum(model: LinearModel, duals: Sequence[float]) -> int:
+    """A proven lower limit on the model's minimum, from any row multipliers at all.
+
+    With y >= 0, every x within its bounds that satisfies the rows A x >= b has
+    c x >= b y + (c - A'y) x >= b y + sum over j of min(0, (c - A'y)_j) * upper_j
+    (weak duality with bounded variables). It is evaluated in integers: multipliers are first rounded
+    to a multiple of 2^-60, which only weakens the limit. How the multipliers were found
+    does not matter for its validity.
+
+    Args:
+        model: the model; integrality is ignored.
+        duals: one multiplier per row, in objective units per row unit; negative ones and ones that
+            are not finite count as 0.
+
+    Returns:
+        The limit, rounded down.
+    """
+    scale = 1 << 60
+    weights = [round(y * scale) if 0.0 < y < float("inf") else 0 for y in duals]
+    total = model.constant * scale
+    reduced: dict[int, int] = {x: c * scale for x, c in model.objective.items()}
+    for row, weight in zip(model.rows, weights, strict=True):
+        if not weight:
+            continue
+        total += row.lower * weight
+        for coefficient, variable in row.terms:
+            reduced[variable] = reduced.get(variable, 0) - coefficient * weight
+    total += sum(min(0, cost) * model.variables[x].upper for x, cost in reduced.items())
+    return total // scale
+
+
+def reduced_costs(model: LinearModel, duals: Sequence[float]) -> Mapping[int, float]:
+    """Objective change per unit of each variable at these multipliers (floating point)."""
+    reduced: dict[int, float] = {x: float(c) for x, c in model.objective.items()}
+    for row, dual in zip(model.rows, duals, strict=True):
+        if dual > 0:
+            for coefficient, variable in row.terms:
+                reduced[variable] = reduced.get(variable, 0.0) - coefficient * dual
+    return reduced

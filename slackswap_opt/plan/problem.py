@@ -1,0 +1,84 @@
+"""A planning problem: a step, a machine and a budget."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+
+from slackswap_opt.errors import InputError
+from slackswap_opt.machine import Machine
+from slackswap_opt.plan.blocks import Blocks, find_blocks
+from slackswap_opt.step import Liveness, TrainingStep, ideal_step_ns, liveness
+
+_UNITS = {
+    "": 1, "B": 1,
+    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a planner is asked.
+
+    Attributes:
+        step: the training step.
+        machine: where it runs.
+        budget_bytes: device memory for everything that is not static.
+    """
+
+    step: TrainingStep
+    machine: Machine
+    budget_bytes: int
+
+    @cached_property
+    def liveness(self) -> Liveness:
+        """Lifetimes in the ideal step."""
+        return liveness(self.step)
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """What can be evicted and how it is rebuilt."""
+        return find_blocks(self.step, self.liveness)
+
+    @cached_property
+    def ideal_step_ns(self) -> int:
+        """Duration of the step without a memory limit."""
+        return ideal_step_ns(self.step)
+
+    def with_budget(self, budget_bytes: int) -> Problem:
+        """The same step and machine with another budget."""
+        other = replace(self, budget_bytes=budget_bytes)
+        other.__dict__.update(
+            {k: v for k, v in self.__dict__.items() if k in {"liveness", "blocks"}}
+        )
+        return other
+
+
+def parse_budget(text: str, ideal_peak_bytes: int) -> int:
+    """A budget in bytes from `50%`, `0.5`, `20GiB`, `20GB` or a number of bytes.
+
+    A number without a unit is a fraction of the ideal peak if it has a decimal point or is at most
+    1, else bytes. Fractions are rounded down.
+
+    Raises:
+        InputError: if the text is none of these, or not positive.
+    """
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(%|[A-Za-z]*)\s*", text)
+    unit = match.group(2).upper() if match else ""
+    if match is None or (unit != "%" and unit not in _UNITS):
+        raise InputError(
+            f"budget {text!r} is not understood; write it like 50%, 0.5, 20GiB or 20GB"
+        )
+    number = Fraction(match.group(1))
+    if unit == "%":
+        size = number * ideal_peak_bytes / 100
+    elif unit == "" and ("." in match.group(1) or number <= 1):
+        size = number * ideal_peak_bytes
+    else:
+        size = number * _UNITS[unit]
+    if size < 1:
+        raise InputError(f"budget {text!r} comes to no bytes; give a positive one")
+    return int(size)
