@@ -16,7 +16,7 @@ from slackswap_opt.step import TrainingStep, ideal_step_ns
 from slackswap_opt.step.model import Phase
 from slackswap_opt.workloads import build_step, load_workload
 
-A80, A40 = "a100-80gb-pcie4", "a100-40gb-pcie4"
+A80, A40, H100 = "a100-80gb-pcie4", "a100-40gb-pcie4", "h100-pcie5"
 MARGIN = 0.15
 """What is claimed for the rows that are."""
 
@@ -85,6 +85,13 @@ ROWS = (
         {"batch": 16, "sequence": 4096, "accumulation": 2}, checkpointing=True,
     ),
     Row(
+        "MPT-350M, 128 x 512", A80, "mpt-7b", per_tokens(128 * 512, 69330), MPT,
+        {
+            "layers": 24, "width": 1024, "heads": 16, "feed_forward": 4096, "sequence": 512,
+            "batch": 128, "accumulation": 2,
+        }, claimed=False,
+    ),
+    Row(
         "InternLM-7B, 2 x 2048", A80, "internlm-7b", per_tokens(2 * 2048, 4103), INTERN,
         {"accumulation": 4},
     ),
@@ -93,6 +100,13 @@ ROWS = (
         per_tokens(8 * 2048, 3314), INTERN, {"batch": 8}, checkpointing=True,
     ),
     Row("TinyLlama 1.1B, 8 x 2048", A40, "tinyllama-1.1b", per_tokens(8 * 2048, 24e3), TINY),
+    Row(
+        "MPT-7B, 6 x 2048", H100, "mpt-7b", per_tokens(6 * 2048, 10643), MPT, {"batch": 6},
+    ),
+    Row(
+        "MPT-7B, 16 x 4096, checkpointing", H100, "mpt-7b", per_tokens(16 * 4096, 8611), MPT,
+        {"batch": 16, "sequence": 4096, "accumulation": 2}, checkpointing=True,
+    ),
     gpt2_fp32(128, 0.461, claimed=True),
     gpt2_fp32(256, 0.874, claimed=True),
     gpt2_fp32(512, 1.713, claimed=True),

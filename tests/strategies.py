@@ -180,7 +180,7 @@ class Lowering:
 
     def program(self) -> Schedule:
         index = self.step.index
-        policies = st.sampled_from(("keep", "swap", "swap", "recompute", "mixed"))
+        policies = st.sampled_from(("keep", "swap", "swap", "swap", "recompute", "mixed"))
         policy = [self.draw(policies) for _ in range(index.tensors)]
         tidy = [self.draw(OFTEN) for _ in range(index.tensors)]
         uses = [sorted({*index.writers[t], *index.readers[t]}) for t in range(index.tensors)]
@@ -335,12 +335,28 @@ def programs(draw: st.DrawFn, max_activations: int = 6) -> Program:
     except ScheduleError:
         most = 2 * least
     low, high = min(least, most), max(least, most)
-    capacity = draw(
-        st.one_of(
-            st.integers((low + 2 * high) // 3, high),
-            st.integers((low + 2 * high) // 3, high),
-            st.integers(low, high),
-            st.integers(0, high + 1),
-        )
-    )
+    kind = draw(st.sampled_from(("tight", "tight", "near", "between", "any")))
+    if kind == "tight":
+        capacity = _least_that_fits(step, machine, schedule, low, high)
+        capacity += draw(st.sampled_from((0, 0, 1, 3)))
+    elif kind == "near":
+        capacity = draw(st.integers(max(0, high - 4), high))
+    elif kind == "between":
+        capacity = draw(st.integers(low, high))
+    else:
+        capacity = draw(st.integers(0, high + 1))
     return Program(step, machine, schedule, capacity)
+
+
+def _least_that_fits(
+    step: TrainingStep, machine: Machine, schedule: Schedule, low: int, high: int
+) -> int:
+    """By bisection, as if what fits always fits with more: where copies wait and compute stalls."""
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            fits = play(step, machine, schedule, middle).step_ns is not None
+        except ScheduleError:
+            fits = False
+        low, high = (low, middle) if fits else (middle + 1, high)
+    return high

@@ -462,6 +462,24 @@ def test_a_copy_out_that_never_fits_in_the_host_is_named(referee):
     assert played.out_of_memory == Stuck(1, 10, 2, ("out", 0), 3, (0,))
 
 
+def test_a_waiting_copy_that_the_event_does_not_need_is_not_why(referee):
+    # c lacks memory of its own; that x cannot return either is no reason.
+    step = step_of(
+        op("a", 0, "", "x"), op("b", 5000, "", "y"), op("c", 1, "", "z"), op("d", 1, "x"),
+        x=5, y=7, z=6,
+    )  # fmt: skip
+    schedule = Schedule((0, 1, 2, 3), ((0,), (), (), ()), (Copy(0, 0),), (Copy(0, 1),))
+    played = referee(step, machine_of(), schedule, 11)
+    assert played.out_of_memory == Stuck(2, 10000, 2, None, 0, (1,))
+
+
+def test_an_input_that_is_leaving_for_good_is_an_error_even_if_the_host_is_full(referee):
+    step = step_of(op("a", 10, "", "x"), op("b", 10, "x"), x=2)
+    schedule = Schedule((0, 1), ((0,), ()), (Copy(0, 0),))
+    with pytest.raises(ScheduleError):
+        referee(step, machine_of(pinned_bytes=1), schedule, AMPLE)
+
+
 def test_an_operation_that_never_fits_stops_at_time_zero(referee):
     step = step_of(op("a", 10, "", "x"), x=4)
     played = referee(step, machine_of(), Schedule((0,), ((),)), 3)

@@ -36,7 +36,7 @@ def test_engine_and_oracle_agree(program: Program):
 
 @pytest.mark.slow
 @THOROUGH
-@given(programs(max_activations=10))
+@given(programs(max_activations=8))
 def test_engine_and_oracle_agree_on_many_programs(program: Program):
     agree(program)
 

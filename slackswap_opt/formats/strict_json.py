@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from slackswap_opt.errors import InputError
@@ -11,14 +13,15 @@ from slackswap_opt.errors import InputError
 MAX_DIGITS = 400
 """Longest integer accepted; every quantity of this package has at most 16 digits."""
 _SHOWN = 60
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 def parse(text: str) -> tuple[Any, list[str]]:
     """Parse a document.
 
     Returns:
-        The document, and one sentence for each key that an object holds twice and each
-        NaN or Infinity, which are in the document as Python has them.
+        The document, and one sentence for each key that an object holds twice, each NaN or
+        Infinity, and for half characters; the document has them as Python does.
 
     Raises:
         InputError: if the text is not JSON; names line and column.
@@ -33,8 +36,7 @@ def parse(text: str) -> tuple[Any, list[str]]:
             owner = found.get("name")
             where = f" in the object named {shown(owner)}" if isinstance(owner, str) else ""
             faults.extend(
-                f"the key {shown(key)} appears more than once{where}; keep one"
-                for key in again
+                f"the key {shown(key)} appears more than once{where}; keep one" for key in again
             )
         return found
 
@@ -46,6 +48,7 @@ def parse(text: str) -> tuple[Any, list[str]]:
         document = json.loads(
             text, object_pairs_hook=unique, parse_int=_integer, parse_constant=constant
         )
+        faults.extend(_half_characters(text, document))
     except json.JSONDecodeError as error:
         raise InputError(
             f"line {error.lineno}, column {error.colno}: not valid JSON: {error.msg}"
@@ -69,6 +72,16 @@ def shown(value: object) -> str:
         cut = len(text) > _SHOWN
     text = text.encode(errors="backslashreplace").decode()
     return f"{text[:_SHOWN]}... ({len(str(value))} characters)" if cut else text
+
+
+def _half_characters(text: str, document: object) -> Iterator[str]:
+    if not _SURROGATE.search(text):
+        return
+    try:
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        yield f"{half} is half of a character; write the whole character"
 
 
 def _integer(digits: str) -> int:

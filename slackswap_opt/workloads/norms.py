@@ -20,7 +20,7 @@ def norm(
     """
     kind = ctx.workload.architecture.norm
     if kind == "rmsnorm" and not ctx.fused:
-        _eager_rms_norm(ctx, layer, name, source, out)
+        _eager_rms_norm(ctx, layer, name, source, out, tokens)
     else:
         statistics = ("mean", "rstd") if kind == "layernorm" else ("rstd",)
         _one_kernel(ctx, layer, name, source, out, statistics, tokens)
@@ -58,16 +58,19 @@ def _one_kernel(
     )
 
 
-def _eager_rms_norm(ctx: Context, layer: str, name: str, source: str, out: str) -> None:
+def _eager_rms_norm(
+    ctx: Context, layer: str, name: str, source: str, out: str, tokens: int | None
+) -> None:
     """RMSNorm written out: cast to fp32, root mean square, scale, cast back, weight.
 
     Saved are the fp32 copy of the input (not the input), the inverse root, and what the weight
     multiplies. In an fp32 model the two casts do nothing.
     """
     tape, sizes = ctx.tape, ctx.sizes
-    elements = sizes.tokens * sizes.width
-    size, wide = sizes.stream_bytes(sizes.width), elements * FLOAT_BYTES
-    inverse_bytes = sizes.tokens * STATISTIC_BYTES
+    rows = sizes.tokens if tokens is None else tokens
+    elements = rows * sizes.width
+    size, wide = sizes.stream_bytes(sizes.width, rows), elements * FLOAT_BYTES
+    inverse_bytes = rows * STATISTIC_BYTES
     prefix = f"{layer}.{name}"
     casts = size != wide
     upcast = f"{prefix}.float" if casts else source
@@ -85,14 +88,14 @@ def _eager_rms_norm(ctx: Context, layer: str, name: str, source: str, out: str) 
         [
             pointwise(elements, 2 * wide),
             pointwise(elements, wide),
-            pointwise(2 * sizes.tokens, 4 * inverse_bytes),
+            pointwise(2 * rows, 4 * inverse_bytes),
         ],
         [upcast],
         {inverse: inverse_bytes},
         Backward(
             of=inverse,
             kernels=(
-                pointwise(2 * sizes.tokens, 4 * inverse_bytes),
+                pointwise(2 * rows, 4 * inverse_bytes),
                 pointwise(elements, wide),
                 pointwise(elements, 2 * wide),
                 pointwise(elements, 3 * wide),

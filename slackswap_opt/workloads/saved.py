@@ -52,10 +52,10 @@ def saved_tensors(step: TrainingStep) -> tuple[SavedTensor, ...]:
 
 
 def saved_by_layer(step: TrainingStep) -> dict[str, tuple[SavedTensor, ...]]:
-    """Saved activations by the layer that uses them in the backward phase.
+    """Saved activations by the layer of the last backward operation that reads them.
 
-    A layer's input is counted with the layer that reads it first going backward in its own
-    group, as published per-layer formulas count it, not with the layer that wrote it.
+    A layer's input thus counts with that layer, as in published formulas, and not with the layer
+    before, which wrote it.
     """
     layer_of = {op.name: op.layer for op in step.operations}
     groups: dict[str, list[SavedTensor]] = defaultdict(list)
