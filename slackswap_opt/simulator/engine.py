@@ -61,6 +61,11 @@ def check_structure(step: TrainingStep, schedule: Schedule) -> None:
             raise ScheduleError(
                 f"compute event {event} is operation {op}, but operation {done} has not run yet"
             )
+        elif not index.recomputable[op]:
+            raise ScheduleError(
+                f"compute event {event} runs {step.operations[op].name!r} again, "
+                "which may not run again"
+            )
     if done != index.operations:
         raise ScheduleError(f"only {done} of {index.operations} operations are run")
     moved = [(f"free at event {e}", t) for e, ts in enumerate(schedule.frees) for t in ts]
@@ -459,23 +464,34 @@ class _Player:
             missing_bytes = max(0, self.used + allocated - self.capacity)
         waiting: tuple[str, int] | None = None
         waiting_bytes = 0
-        if (copy := self._ready_in()) is not None:
-            waiting = ("in", self.into.next)
-            waiting_bytes = self.used + self.size[copy.tensor] - self.capacity
-        elif (copy := self._ready_out()) is not None:
-            waiting = ("out", self.out.next)
-            waiting_bytes = self.host_used + self._host_need(copy) - (self.host.pinned_bytes or 0)
+        if not self._an_input_is_gone():
+            if missing_input is not None and (copy := self._ready_in()) is not None:
+                waiting = ("in", self.into.next)
+                waiting_bytes = self.used + self.size[copy.tensor] - self.capacity
+            elif (copy := self._ready_out()) is not None:
+                waiting = ("out", self.out.next)
+                pinned = self.host.pinned_bytes or 0
+                waiting_bytes = self.host_used + self._host_need(copy) - pinned
         if missing_bytes == 0 and waiting is None:
             what = (
                 f"waits for {self._name(missing_input)}"
                 if missing_input is not None
                 else "waits for the memory of an output that never leaves"
             )
-            raise self._wrong(f"{what}, while no copy can start: the queues wait for each other")
+            raise self._wrong(f"{what}, which cannot come: no copy that would bring it can start")
         resident = [t for t, where in enumerate(self.where) if where is not _Where.ABSENT]
         resident.sort(key=lambda t: (-self.size[t], t))
         return OutOfMemory(
             self.event, self.now, missing_bytes, waiting, waiting_bytes, tuple(resident)
+        )
+
+    def _an_input_is_gone(self) -> bool:
+        """Whether the event reads a tensor that is not there and that no copy will bring."""
+        op = self.schedule.compute[self.event]
+        return any(
+            self.where[tensor] is not _Where.RESIDENT
+            and self.last_in.get(tensor, NEVER) < self.into.next
+            for tensor, _ in self.reads[op]
         )
 
     def _verdict(self, out_of_memory: OutOfMemory | None) -> Verdict:
