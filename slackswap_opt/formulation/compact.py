@@ -1,33 +1,36 @@
 """The compact ILP: keep, swap or recompute each activation, re-executing a block at most once.
 
-Sets. Operations 0..N-1 of the step in order; "slot j" is what happens between the end of operation
-j-1 and the end of operation j: stall, then the re-executions placed there, then operation j itself.
+Time is cut into *runs* of consecutive operations of the step, 0..R-1: one operation each where the step is
+short (the model is then exact up to fluid transfers), a few where it is long, but single ones
+around the peak. What happens within a run is counted on the safe side: stalls and re-executions
+come before its operations, what leaves leaves at its end, what returns is there from its start.
 
-    t    evictable tensor: m_t bytes held, v_t engine work of one copy, p_t its last writer,
-         a_t its last forward reader, b_t / l_t its first / last later reader ("saved" if it has one)
+    t    evictable tensor: m_t bytes held, v_t engine work of one copy, a_t the run of its last
+         forward reader, b_t / l_t those of its first / last later reader ("saved" if it has one)
     o    block that rebuilds tensors: duration d_o, inputs I_o, outputs O_o
-    W_o  slots in which o may run again: b_t of its outputs and of what lies downstream of it within
+    W_o  runs in which o may run again: b_t of its outputs and of what lies downstream of it within
          a few blocks
+    d_j  time of the operations of run j
 
 Variables.
 
     K_t, S_t in {0, 1}    keep, swap (neither: recompute, or drop if nothing needs it)
-    U_oj in [0, 1]        o has run again by slot j, j in W_o; y_o is the last of them
-    G_tj in [0, 1]        t has been fetched by slot j
-    X_tj in [0, 1]        t of a block with several outputs is there by slot j since its block ran
-    A_tj in [0, 1]        t stays in slot j for re-executions, the step itself not needing it
-    H_k  >= 0             bytes kept past their last forward reader, up to operation k
-    J_j  >= 0             bytes kept for operations after j
-    D_k, B_k >= 0         work left in the queue out: when operation k starts, and when it ends
-    E_j, F_j >= 0         work that must have come in: when slot j begins, and after its stall
-    q_j  >= 0             stall in slot j
+    U_oj in [0, 1]        o has run again by run j, j in W_o; y_o is the last of them
+    G_tj in [0, 1]        t has been fetched by run j
+    X_tj in [0, 1]        t of a block with several outputs is there by run j since its block ran
+    A_tj in [0, 1]        t stays in run j for re-executions, the step itself not needing it
+    H_k  >= 0             bytes kept past their last forward reader, in run k
+    J_j  >= 0             bytes kept for runs after j
+    D_k, B_k >= 0         work left in the queue out: when the operations of run k start, and end
+    E_j, F_j >= 0         work that must have come in: when run j begins, and after its stall
+    q_j  >= 0             stall in run j
 
-Objective: least re-execution and stall,  min  sum_o d_o y_o + sum_j q_j. Constraint families, each a
-function below, with its inequality in its docstring:
+Objective: least re-execution and stall,  min  sum_o d_o y_o + sum_j q_j. The constraint families, each
+a function below with its inequality in its docstring:
 
     decide, order, chain, fetch_early, linger           what is where
     kept_forward, kept_later, queue_out, queue_in       running sums
-    memory_forward, memory_later                        the budget at every operation
+    memory_forward, memory_later                        the budget in every run
     round_trip, host_memory                             limits on single swaps and on the host
 """
 
@@ -35,7 +38,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -43,8 +46,12 @@ from slackswap_opt.formulation.linear import MEBIBYTE, MICROSECOND, LinearModel
 from slackswap_opt.plan import Action, Plan, Problem
 from slackswap_opt.plan.blocks import Block
 
-HOPS = 8
+HOPS = 16
 """How far downstream, in blocks, a need may lie that re-executes a block."""
+RUNS = 200
+"""Steps of more operations than this are cut into about as many runs."""
+FINE = 12
+"""Operations on either side of the ideal peak that are runs of their own."""
 LONGEST_STALL = 4
 """Stalls are at most this many ideal steps each."""
 WORK = 1000
@@ -53,17 +60,19 @@ WORK = 1000
 
 @dataclass(frozen=True)
 class Tightening:
-    """What earlier simulations taught: corrections by operation.
+    """What earlier simulations taught.
 
     Attributes:
         reserve_bytes: memory to leave free at an operation, beyond what the model counts.
-        out_rate: link rate out (bytes/us) seen in the slot of an operation, where not the alone rate.
-        in_rate: link rate in, likewise.
     """
 
     reserve_bytes: Mapping[int, int] = field(default_factory=dict)
-    out_rate: Mapping[int, int] = field(default_factory=dict)
-    in_rate: Mapping[int, int] = field(default_factory=dict)
+
+    def with_reserve(self, operation: int, more_bytes: int) -> Tightening:
+        """The same with more memory left free at an operation."""
+        reserve = dict(self.reserve_bytes)
+        reserve[operation] = reserve.get(operation, 0) + more_bytes
+        return Tightening(reserve)
 
 
 @dataclass
@@ -104,50 +113,117 @@ class CompactModel:
         )
 
 
-def compact_model(
-    problem: Problem,
-    tightening: Tightening | None = None,
-    fixed: Mapping[int, Action] | None = None,
-) -> CompactModel:
-    """Build the model.
-
-    Args:
-        problem: step, machine and budget.
-        tightening: corrections learned from simulations.
-        fixed: actions that are decided already, by tensor.
-    """
-    sets = Sets(problem, tightening or Tightening())
+def compact_model(sets: Sets) -> CompactModel:
+    """Build the model."""
     cm = CompactModel(LinearModel())
     _variables(cm, sets)
     decide(cm, sets)
-    order(cm, sets)
+    order(cm)
     chain(cm, sets)
     fetch_early(cm, sets)
     linger(cm, sets)
     kept = kept_forward(cm, sets)
     ahead = kept_later(cm, sets)
     waiting = queue_out(cm, sets)
-    coming = queue_in(cm, sets)
-    memory_forward(cm, sets, kept, waiting)
-    memory_later(cm, sets, ahead, waiting, coming)
-    round_trip(cm, sets)
+    coming = queue_in(cm, sets, waiting)
+    memory_forward(cm, sets, kept, waiting.at_start)
+    memory_later(cm, sets, ahead, waiting.at_start, coming)
+    round_trip(cm, sets, waiting)
     host_memory(cm, sets)
-    for t, action in (fixed or {}).items():
-        if t in cm.keep:
-            cm.model.fix(cm.keep[t], int(action is Action.KEEP))
-            cm.model.fix(cm.swap[t], int(action is Action.SWAP))
     return cm
 
 
-class Sets:
-    """The model's sets and data."""
+def assignment(cm: CompactModel, sets: Sets, plan: Plan) -> dict[int, int]:
+    """The 0-1 variables that a plan stands for; sums, queues and stalls are left open."""
+    slots = sets.rerun_slots(plan)
+    values: dict[int, int] = {}
+    for t in cm.keep:
+        values[cm.keep[t]] = int(plan.of(t) is Action.KEEP)
+        values[cm.swap[t]] = int(plan.of(t) is Action.SWAP)
+    for n, window in cm.rerun.items():
+        values |= {x: int(n in slots and slots[n] <= j) for j, x in window.items()}
 
-    def __init__(self, problem: Problem, tightening: Tightening) -> None:
-        self.problem, self.tightening = problem, tightening
+    def reruns(n: int, j: int) -> int:
+        return int(n in slots and slots[n] <= j)
+
+    def there(t: int, j: int) -> bool:
+        if t in sets.saved and j >= sets.first[t]:
+            return True
+        action = plan.of(t)
+        if action is Action.RECOMPUTE:
+            return bool(reruns(sets.block_of[t], j))
+        return action is Action.KEEP or any(reruns(n, j) for n in sets.readers.get(t, ()))
+
+    for t, fetched in cm.fetched.items():
+        for j, x in fetched.items():
+            if x != cm.swap[t]:
+                values[x] = int(plan.of(t) is Action.SWAP and there(t, j))
+        own = cm.rerun.get(sets.block_of[t], {})
+        for j, x in cm.rebuilt[t].items():
+            if own.get(j) != x:
+                values[x] = int(plan.of(t) is Action.RECOMPUTE and there(t, j))
+        for (begin, end), x in cm.lingers[t].items():
+            since = end if begin == end else begin - 1
+            pending = any(slots.get(n, -1) >= begin for n in sets.readers.get(t, ()))
+            values[x] = int(pending and (t in sets.saved or there(t, since)))
+    return values
+
+
+def neighbourhood(cm: CompactModel, sets: Sets, plan: Plan, free: Collection[int]) -> set[int]:
+    """The 0-1 variables to leave open so that the actions of `free` tensors may change.
+
+    With a tensor, its block; with a block, what it reads and, where that is not simply kept or
+    swapped, the block that rebuilds it in turn.
+    """
+    opened = {x for t in free for x in (cm.keep[t], cm.swap[t])}
+    stack = [sets.block_of[t] for t in free if sets.block_of[t] in cm.rerun]
+    blocks: set[int] = set()
+    touched = set(free)
+    while stack:
+        n = stack.pop()
+        if n in blocks:
+            continue
+        blocks.add(n)
+        touched.update(t for t in sets.blocks[n].outputs if t in cm.keep)
+        for t in sets.blocks[n].inputs:
+            if t not in cm.keep:
+                continue
+            touched.add(t)
+            if (t in free or plan.of(t) is Action.RECOMPUTE) and sets.block_of[t] in cm.rerun:
+                stack.append(sets.block_of[t])
+    for n in blocks:
+        opened.update(cm.rerun[n].values())
+    for t in touched:
+        opened.update(x for x in cm.fetched[t].values() if x != cm.swap[t])
+        own = set(cm.rerun.get(sets.block_of[t], {}).values())
+        opened.update(x for x in cm.rebuilt[t].values() if x not in own)
+        opened.update(cm.lingers[t].values())
+    return opened
+
+
+class Sets:
+    """The model's sets and data.
+
+    Args:
+        problem: step, machine and budget.
+        tightening: corrections learned from simulations.
+        plans: plans that the model must be able to express: their re-execution slots are added.
+        drained: whether every copy out must be over at the turn, when copies in begin. Costs next
+            to nothing on long steps, where it makes fluid queues exact where it matters.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        tightening: Tightening,
+        plans: Sequence[Plan] = (),
+        *,
+        drained: bool = False,
+    ) -> None:
+        self.problem, self.tightening, self.plans = problem, tightening, plans
+        self.drained = drained
         index, live, blocks = problem.step.index, problem.liveness, problem.blocks
         self.index, self.live = index, live
-        self.count = index.operations
-        self.duration: list[int] = index.duration_ns.tolist()
         self.size: list[int] = index.size_bytes.tolist()
         self.saved = {t for t in blocks.evictable if live.saved[t]}
         feeds = {t for block in blocks.blocks for t in block.inputs}
@@ -166,14 +242,26 @@ class Sets:
             for t in block.inputs:
                 if t in members:
                     self.readers[t].append(n)
-        self.ready = {t: int(live.last_write[t]) for t in self.tensors}
-        self.done = {t: int(live.last_forward[t]) for t in self.tensors}
-        self.first = {t: int(live.first_later[t]) for t in self.saved}
-        self.last = {t: int(live.last_access[t]) for t in self.saved}
-        rates = problem.machine.link.rates()
-        self.out_rate = [tightening.out_rate.get(k, rates.d2h) for k in range(self.count)]
-        self.in_rate = [tightening.in_rate.get(k, rates.h2d) for k in range(self.count)]
-        self.turn = min(self.first.values(), default=self.count)
+        first_later = [int(live.first_later[t]) for t in self.saved]
+        turn = min(first_later, default=index.operations)
+        self.starts = _run_starts(index.operations, turn, live.peak_operation)
+        self.count = len(self.starts)
+        ends = [*self.starts[1:], index.operations]
+        self.run_of = [
+            r for r, (a, b) in enumerate(zip(self.starts, ends, strict=True)) for _ in range(a, b)
+        ]
+        self.turn = self.run_of[turn] if turn < index.operations else self.count
+        durations: list[int] = index.duration_ns.tolist()
+        self.duration = [sum(durations[a:b]) for a, b in zip(self.starts, ends, strict=True)]
+        self.elapsed = list(itertools.accumulate(durations, initial=0))
+        self.done = {t: self.run_of[int(live.last_forward[t])] for t in self.tensors}
+        self.first = {t: self.run_of[int(live.first_later[t])] for t in self.saved}
+        self.last = {t: self.run_of[int(live.last_access[t])] for t in self.saved}
+        self.rates = problem.machine.link.rates()
+
+    def out_rate(self, run: int) -> int:
+        """Work per nanosecond of the queue out: after the turn, the queue in is busy as well."""
+        return self.rates.d2h if run < self.turn else self.rates.d2h_duplex
 
     def work(self, tensor: int, rate: int) -> int:
         """Engine work of one copy, its latency included."""
@@ -194,16 +282,40 @@ class Sets:
                         if hops < HOPS:
                             reach[slot] = min(reach.get(slot, HOPS), hops + 1)
             near[n] = reach
-        return {n: sorted(near[n]) for n in self.blocks if near[n]}
+        slots = {n: set(reach) for n, reach in near.items()}
+        for plan in self.plans:
+            for n, slot in self.rerun_slots(plan).items():
+                slots[n].add(slot)
+        return {n: sorted(slots[n]) for n in self.blocks if slots[n]}
+
+    def rerun_slots(self, plan: Plan) -> dict[int, int]:
+        """The slot in which each block runs again, just before its first need; absent if never."""
+        slots: dict[int, int] = {}
+        for n in sorted(self.blocks, reverse=True):
+            needs = [
+                slot
+                for t in self.blocks[n].outputs
+                if t in self.block_of and plan.of(t) in (Action.RECOMPUTE, Action.DROP)
+                for slot in (
+                    *((self.first[t],) if t in self.saved else ()),
+                    *(slots[c] for c in self.readers.get(t, ()) if c in slots),
+                )
+            ]
+            if needs:
+                slots[n] = min(needs)
+        return slots
 
     @cached_property
     def base_bytes(self) -> list[int]:
-        """Bytes held whatever is decided, by operation.
+        """Most bytes held in each run whatever is decided.
 
-        Tensors that cannot be evicted, evictable ones up to their last forward reader and from
-        their first to their last later reader, workspace, and what experience reserves.
+        Tensors that cannot be evicted; evictable ones to the end of the run of their last forward
+        reader, and from the start of the run of their first later reader to their last;
+        workspace; and what experience reserves.
         """
-        change = [0] * (self.count + 1)
+        count = self.index.operations
+        change = [0] * (count + 1)
+        ends = [*self.starts[1:], count]
 
         def hold(first: int, last: int, size: int) -> None:
             change[first] += size
@@ -211,21 +323,41 @@ class Sets:
 
         evictable = set(self.problem.blocks.evictable)
         for t in range(self.index.tensors):
-            written = int(self.live.first_write[t])
+            written, last = int(self.live.first_write[t]), int(self.live.last_access[t])
             if written < 0:
                 continue
-            if t in evictable:
-                hold(written, int(self.live.last_forward[t]), self.size[t])
-                if self.live.saved[t]:
-                    hold(int(self.live.first_later[t]), int(self.live.last_access[t]), self.size[t])
+            if t not in evictable:
+                hold(written, last, self.size[t])
+                continue
+            leaves = ends[self.run_of[int(self.live.last_forward[t])]] - 1
+            if t not in self.saved:
+                hold(written, min(leaves, last) if t not in self.block_of else leaves, self.size[t])
+                continue
+            returns = self.starts[self.first[t]]
+            last = ends[self.last[t]] - 1 if self.readers.get(t) else last
+            if returns > leaves:
+                hold(written, leaves, self.size[t])
+                hold(returns, last, self.size[t])
             else:
-                hold(written, int(self.live.last_access[t]), self.size[t])
+                hold(written, last, self.size[t])
         workspace = self.index.workspace_bytes.tolist()
         reserve = self.tightening.reserve_bytes
-        return [
-            held + workspace[k] + reserve.get(k, 0)
-            for k, held in enumerate(itertools.accumulate(change[:-1]))
-        ]
+        most = [0] * self.count
+        for k, held in enumerate(itertools.accumulate(change[:-1])):
+            r = self.run_of[k]
+            most[r] = max(most[r], held + workspace[k] + reserve.get(k, 0))
+        return most
+
+
+def _run_starts(count: int, turn: int, peak: int) -> list[int]:
+    """First operations of the runs: single ones if they are few, or near the peak or the turn."""
+    length = -(-count // RUNS)
+    starts = {0}
+    for low, high in ((0, turn), (turn, count)):
+        starts.update(range(low, high, length))
+    for place in (peak, turn):
+        starts.update(range(max(0, place - FINE), min(count, place + FINE + 1)))
+    return sorted(starts)
 
 
 def _variables(cm: CompactModel, sets: Sets) -> None:
@@ -261,7 +393,7 @@ def decide(cm: CompactModel, sets: Sets) -> None:
             cm.model.at_least(terms, 1, "decide")
 
 
-def order(cm: CompactModel, sets: Sets) -> None:
+def order(cm: CompactModel) -> None:
     """U_oj <= U_oj' for consecutive slots j < j' of W_o: what has run has run."""
     for slots in cm.rerun.values():
         for earlier, later in itertools.pairwise(slots.values()):
@@ -352,7 +484,7 @@ def _there(cm: CompactModel, sets: Sets, t: int, j: int) -> list[tuple[int, int]
 
 
 def kept_forward(cm: CompactModel, sets: Sets) -> list[list[tuple[int, int]]]:
-    """H_k >= H_k-1 + sum_{a_t = k-1} m_t K_t, for operations up to the turn."""
+    """H_k >= H_k-1 + sum_{a_t = k-1} m_t K_t, up to the turn."""
     leaving: dict[int, list[int]] = defaultdict(list)
     for t in sets.tensors:
         leaving[sets.done[t]].append(t)
@@ -368,7 +500,7 @@ def kept_forward(cm: CompactModel, sets: Sets) -> list[list[tuple[int, int]]]:
 
 
 def kept_later(cm: CompactModel, sets: Sets) -> list[list[tuple[int, int]]]:
-    """J_j >= J_j+1 + sum_{b_t = j+1} m_t K_t, from the last operation down to the turn."""
+    """J_j >= J_j+1 + sum_{b_t = j+1} m_t K_t, from the last run down to the turn."""
     needed: dict[int, list[int]] = defaultdict(list)
     for t, first in sets.first.items():
         if t in cm.keep:
@@ -425,63 +557,69 @@ def _blocks_by_slot(cm: CompactModel) -> dict[int, list[int]]:
     return starts
 
 
-def queue_out(cm: CompactModel, sets: Sets) -> list[list[tuple[int, int]]]:
+@dataclass(frozen=True)
+class _Queue:
+    """Columns of the queue out, as terms by run; empty where nothing can be waiting."""
+
+    at_start: list[list[tuple[int, int]]]
+    at_end: list[list[tuple[int, int]]]
+
+
+def queue_out(cm: CompactModel, sets: Sets) -> _Queue:
     """D_k >= B_k-1 - R (q_k + reruns_k);  B_k >= D_k - R d_k + in_k;  B_k >= in_k.
 
     Work enters when its tensor's last forward reader is done (until then it is counted as held).
-    Returns D_k by operation, as terms; empty once nothing can be waiting.
     """
     entering: dict[int, list[int]] = defaultdict(list)
     for t in sets.tensors:
         entering[sets.done[t]].append(t)
     starts = _blocks_by_slot(cm)
-    waiting: list[list[tuple[int, int]]] = []
+    queue = _Queue([], [])
     left: list[tuple[int, int]] = []
     total = 0
-    unit = MEBIBYTE * WORK
     for k in range(sets.count):
-        rate = sets.out_rate[k]
+        rate = sets.out_rate(k)
         at_start: list[tuple[int, int]] = []
         if left:
-            column = cm.model.variable(total, unit=unit)
+            column = cm.model.variable(total, unit=MEBIBYTE * WORK)
             pause = [(rate, cm.stall[k])]
             pause += [(rate * c, x) for c, x in _rerun_time(cm, sets, k, starts)]
             cm.model.at_least([(1, column), *((-c, x) for c, x in left), *pause], 0, "queue out")
             at_start = [(1, column)]
-        waiting.append(at_start)
+            if sets.drained and k >= sets.turn:
+                cm.model.at_most(at_start, 0, "drained")
+                at_start = []
         enter = [(sets.work(t, rate), cm.swap[t]) for t in entering.get(k, ())]
         total += sum(c for c, _ in enter)
-        if not at_start and not enter:
-            left = []
-            continue
-        column = cm.model.variable(total, unit=unit)
-        inside = [(-c, x) for c, x in enter]
-        if at_start:
+        left = []
+        if at_start or enter:
+            column = cm.model.variable(total, unit=MEBIBYTE * WORK)
             before = [(-c, x) for c, x in at_start]
-            cm.model.at_least(
-                [(1, column), *before, *inside], -rate * sets.duration[k], "queue out"
-            )
-        if inside:
+            inside = [(-c, x) for c, x in enter]
+            worked = rate * sets.duration[k]
+            cm.model.at_least([(1, column), *before, *inside], -worked, "queue out")
             cm.model.at_least([(1, column), *inside], 0, "queue out")
-        left = [(1, column)]
-        if not enter and total <= rate * sum(sets.duration[sets.turn : k + 1]) and k >= sets.turn:
-            left = []
-    return waiting
+            left = [(1, column)]
+        queue.at_start.append(at_start)
+        queue.at_end.append(left)
+    return queue
 
 
-def queue_in(cm: CompactModel, sets: Sets) -> list[list[tuple[int, int]]]:
-    """F_j >= need_j;  F_j >= need_j + E_j+1 - R (reruns_j + d_j);  E_j >= F_j - R q_j.
+def queue_in(cm: CompactModel, sets: Sets, out: _Queue) -> list[list[tuple[int, int]]]:
+    """F_j >= need_j;  F_j >= need_j + E_j+1 - R (reruns_j + d_j) + loss_j;  E_j >= F_j - R q_j.
 
-    The mirror image of the queue out in reverse time: what must have come in by then, for slot j
-    and all later ones. Nothing can come in before the turn. Returns E_j by operation, as terms.
+    The mirror image of the queue out in reverse time: what must have come in by then, for run j
+    and all later ones. While the queue out still works, the link brings less: every unit that it
+    moves in run j costs loss_j = (R_in - R_in,duplex) / R_out,duplex units of the queue in. Nothing
+    comes in before the turn. Returns E_j by run, as terms.
     """
     starts = _blocks_by_slot(cm)
-    unit = MEBIBYTE * WORK
+    rates = sets.rates
     needs: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for t, slots in cm.fetched.items():
+        work = sets.work(t, rates.h2d)
         previous: int | None = None
         for j, variable in slots.items():
-            work = sets.work(t, sets.in_rate[j])
             needs[j].append((work, variable))
             if previous is not None:
                 needs[j].append((-work, previous))
@@ -489,26 +627,26 @@ def queue_in(cm: CompactModel, sets: Sets) -> list[list[tuple[int, int]]]:
     coming: list[list[tuple[int, int]]] = [[] for _ in range(sets.count + 1)]
     following: list[tuple[int, int]] = []
     total = 0
+    scale, lost = rates.d2h_duplex, rates.h2d - rates.h2d_duplex
     for j in range(sets.count - 1, sets.turn - 1, -1):
-        rate = sets.in_rate[j]
         need = needs.get(j, [])
         total += sum(max(0, c) for c, _ in need)
         if not need and not following:
             continue
-        after_stall = cm.model.variable(total, unit=unit)
+        after_stall = cm.model.variable(total, unit=MEBIBYTE * WORK)
         inside = [(-c, x) for c, x in need]
         if need:
             cm.model.at_least([(1, after_stall), *inside], 0, "queue in")
         if following:
-            again = [(rate * c, x) for c, x in _rerun_time(cm, sets, j, starts)]
+            again = [(rates.h2d * c, x) for c, x in _rerun_time(cm, sets, j, starts)]
             ahead = [(-c, x) for c, x in following]
-            cm.model.at_least(
-                [(1, after_stall), *inside, *ahead, *again],
-                -rate * sets.duration[j],
-                "queue in",
-            )
-        begin = cm.model.variable(total, unit=unit)
-        cm.model.at_least([(1, begin), (-1, after_stall), (rate, cm.stall[j])], 0, "queue in")
+            terms = [(scale * c, x) for c, x in [(1, after_stall), *inside, *ahead, *again]]
+            terms += [(-lost * c, x) for c, x in out.at_start[j]]
+            terms += [(lost * c, x) for c, x in out.at_end[j]]
+            cm.model.at_least(terms, -scale * rates.h2d * sets.duration[j], "queue in")
+        begin = cm.model.variable(total, unit=MEBIBYTE * WORK)
+        stall = (rates.h2d, cm.stall[j])
+        cm.model.at_least([(1, begin), (-1, after_stall), stall], 0, "queue in")
         following = [(1, begin)]
         coming[j] = following
     if following:
@@ -522,7 +660,7 @@ def memory_forward(
     kept: Sequence[list[tuple[int, int]]],
     waiting: Sequence[list[tuple[int, int]]],
 ) -> None:
-    """base_k + H_k + D_k <= M for every operation up to the turn."""
+    """base_k + H_k + D_k <= M for every run up to the turn."""
     for k in range(sets.turn):
         room = sets.problem.budget_bytes - sets.base_bytes[k]
         terms = [(WORK * c, x) for c, x in kept[k]] + waiting[k]
@@ -557,27 +695,38 @@ def memory_later(
         cm.model.at_most([*terms, *waiting[j], *coming[j + 1]], WORK * room, "memory")
 
 
-def round_trip(cm: CompactModel, sets: Sets) -> None:
-    """v_t (1/R_out + 1/R_in) S_t <= time from p_t to b_t, stalls and re-executions included."""
-    elapsed = list(itertools.accumulate(sets.duration, initial=0))
+def round_trip(cm: CompactModel, sets: Sets, queue: _Queue) -> None:
+    """B_a + R_out v_t S_t / R_in <= R_out (time from a_t to b_t) + (largest B_a) (1 - S_t).
+
+    Queues are in order: t leaves when all that waits with it at the end of its run a_t has left,
+    and only then can it come back. Where it enters an empty queue, it may start as soon as its last
+    writer is done: v_t (1 / R_out + 1 / R_in) S_t <= time from that writer to b_t.
+    """
     starts = _blocks_by_slot(cm)
-    for t in sets.tensors:
-        first = sets.first.get(t)
-        if first is None:
-            continue
-        out, back = sets.out_rate[sets.ready[t]], sets.in_rate[first]
-        trip = -(-sets.work(t, out) // out) + -(-sets.work(t, back) // back)
-        available = elapsed[first] - elapsed[sets.ready[t] + 1]
-        if trip <= available:
-            continue
-        between = range(sets.ready[t] + 1, first + 1)
+    out, back = sets.rates.d2h, sets.rates.h2d
+    for t in sets.saved & set(sets.tensors):
+        ready, first = int(sets.live.last_write[t]), int(sets.live.first_later[t])
+        there, here = -(-sets.work(t, out) // out), -(-sets.work(t, back) // back)
+        available = sets.elapsed[first] - sets.elapsed[ready + 1]
+        between = range(sets.run_of[ready] + 1, sets.first[t] + 1)
         pauses = [(1, cm.stall[k]) for k in between]
-        again = [term for k in between for term in _rerun_time(cm, sets, k, starts) if k < first]
-        cm.model.at_least([(-trip, cm.swap[t]), *pauses, *again], -available, "round trip")
+        pauses += [x for k in between[:-1] for x in _rerun_time(cm, sets, k, starts)]
+        if there + here > available:
+            cm.model.at_least([(-there - here, cm.swap[t]), *pauses], -available, "round trip")
+        backlog = queue.at_end[sets.done[t]]
+        if not backlog:
+            continue
+        most = cm.model.variables[backlog[0][1]].upper
+        after = sum(sets.duration[sets.done[t] + 1 : sets.first[t]])
+        between = range(sets.done[t] + 1, sets.first[t] + 1)
+        if most > out * (after - here):
+            pauses = [(out, cm.stall[k]) for k in between]
+            terms = [*((-c, x) for c, x in backlog), *pauses, (-out * here - most, cm.swap[t])]
+            cm.model.at_least(terms, -out * after - most, "round trip")
 
 
 def host_memory(cm: CompactModel, sets: Sets) -> None:
-    """sum h_t S_t <= H."""
+    """Over all swapped tensors, sum h_t S_t <= H."""
     host = sets.problem.machine.host
     if host.pinned_bytes is not None:
         size = sets.index.transfer_bytes

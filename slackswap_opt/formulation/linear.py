@@ -104,6 +104,61 @@ class LinearModel:
         return None
 
 
+@dataclass(frozen=True)
+class Restriction:
+    """A model with some variables fixed and everything that follows taken out.
+
+    Attributes:
+        model: over the variables that are left.
+        variables: the original number of each variable that is left.
+        contradiction: a row that the fixed values break whatever the others do, if there is one.
+    """
+
+    model: LinearModel
+    variables: tuple[int, ...]
+    contradiction: Row | None
+
+
+def restrict(model: LinearModel, fixed: Mapping[int, int]) -> Restriction:
+    """Substitute fixed values; rows that always hold and variables that are in none go."""
+    upper = [v.upper for v in model.variables]
+    rows: list[tuple[list[tuple[int, int]], Row]] = []
+    contradiction = None
+    for row in model.rows:
+        left: list[tuple[int, int]] = []
+        known = lowest = highest = 0
+        for coefficient, x in row.terms:
+            value = fixed.get(x)
+            if value is not None:
+                known += coefficient * value
+            elif upper[x]:
+                left.append((coefficient, x))
+                if coefficient < 0:
+                    lowest += coefficient * upper[x]
+                else:
+                    highest += coefficient * upper[x]
+        if known + lowest >= row.lower:
+            continue
+        if known + highest < row.lower:
+            contradiction = contradiction or row
+        rows.append((left, Row((), row.lower - known, row.family)))
+    smaller = LinearModel(constant=model.constant)
+    numbers: dict[int, int] = {}
+    for left, row in rows:
+        for _, x in left:
+            if x not in numbers:
+                old = model.variables[x]
+                numbers[x] = smaller.variable(old.upper, unit=old.unit, integer=old.integer)
+        terms = tuple((c, numbers[x]) for c, x in left)
+        smaller.rows.append(Row(terms, row.lower, row.family))
+    for x, cost in model.objective.items():
+        if x in fixed:
+            smaller.constant += cost * fixed[x]
+        elif x in numbers:
+            smaller.objective[numbers[x]] = cost
+    return Restriction(smaller, tuple(numbers), contradiction)
+
+
 def certified_minimum(model: LinearModel, duals: Sequence[float]) -> int:
     """A proven lower limit on the model's minimum, from any row multipliers at all.
 

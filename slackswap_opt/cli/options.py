@@ -1,0 +1,59 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_MACHINE = "a100-80gb-pcie4"
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="WORKLOAD|FILE",
+        help="A shipped workload (see `slackswap models`), a workload's .toml, or a step file.",
+        show_default=False,
+    ),
+]
+MachineName = Annotated[
+    str, typer.Option("--machine", "-m", metavar="NAME|TOML", help="Where the step runs.")
+]
+Budget = Annotated[
+    str,
+    typer.Option("--budget", "-b", help="Activation memory: 50%, 0.5, 20GiB, 20GB or bytes."),
+]
+Batch = Annotated[int | None, typer.Option("--batch", help="Sequences per device, for workloads.")]
+Sequence = Annotated[
+    int | None, typer.Option("--sequence", help="Tokens per sequence, for workloads.")
+]
+Layers = Annotated[int | None, typer.Option("--layers", help="Number of layers, for workloads.")]
+Gap = Annotated[str, typer.Option("--gap", help="Certified gap at which the ILP stops.")]
+TimeLimit = Annotated[
+    float, typer.Option("--time-limit", metavar="SECONDS", help="For the ILP, per problem.")
+]
+Solver = Annotated[str, typer.Option("--solver", metavar="cbc|highs", help="LP and ILP solver.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print tracebacks of errors.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Plan file to write; - for standard output."),
+]
+Budgets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--budget",
+        "-b",
+        help="Activation memory: 50%, 0.5, 20GiB, 20GB or bytes; may be given again. "
+        "(default: 50%; for a sweep, 100% down to 20%)",
+        show_default=False,
+    ),
+]
+Planners = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--planners", "-p", help="Names with commas between. (default: all)", show_default=False
+    ),
+]

@@ -1,0 +1,179 @@
+"""What a step is made of, and whether swapping is worth it on a machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from slackswap_opt.plan import Problem
+from slackswap_opt.step import Phase
+from slackswap_opt.study.account import layer_kind
+from slackswap_opt.study.smallest import LowerLimit, lower_limit
+
+LARGEST = 10
+
+
+@dataclass(frozen=True)
+class PhaseFacts:
+    """Operations of one phase."""
+
+    phase: str
+    operations: int
+    duration_ns: int
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """Layers of one kind: labels that differ in numbers only."""
+
+    kind: str
+    layers: int
+    operations: int
+    forward_ns: int
+    saved_bytes: int
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """One large tensor."""
+
+    name: str
+    size_bytes: int
+    layer: str
+    saved: bool
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Facts about a step on a machine.
+
+    Attributes:
+        name: of the step.
+        machine: its name.
+        operations: number of operations.
+        phases: by phase, in order.
+        tensors: number of tensors that are not static.
+        activations: number of tensors written in the forward phase.
+        saved: number of activations that a later phase reads.
+        saved_bytes: their sum.
+        movable_bytes: the part of them that may leave the device.
+        rebuildable_bytes: the part of them that may be recomputed.
+        static_bytes: parameters and the like, outside of the budget.
+        ideal_step_ns: duration without a memory limit.
+        ideal_peak_bytes: peak of all that is not static.
+        peak_operation: the first operation at which the peak is reached.
+        slack_out_bytes: what the link could move out under the forward phase.
+        slack_in_bytes: what the link could move back under the rest.
+        slack_bytes: what could leave and return: the less of the two, at most the movable bytes.
+        smallest: no schedule runs with less.
+        layers: by kind, in order of appearance.
+        largest: the largest tensors that are not static.
+        notes: of the step.
+    """
+
+    name: str
+    machine: str
+    operations: int
+    phases: tuple[PhaseFacts, ...]
+    tensors: int
+    activations: int
+    saved: int
+    saved_bytes: int
+    movable_bytes: int
+    rebuildable_bytes: int
+    static_bytes: int
+    ideal_step_ns: int
+    ideal_peak_bytes: int
+    peak_operation: str
+    slack_out_bytes: int
+    slack_in_bytes: int
+    slack_bytes: int
+    smallest: LowerLimit
+    layers: tuple[LayerFacts, ...]
+    largest: tuple[TensorFacts, ...]
+    notes: tuple[str, ...]
+
+
+def inspect(problem: Problem) -> Inspection:
+    """Collect the facts; the problem's budget plays no part."""
+    step, live, blocks = problem.step, problem.liveness, problem.blocks
+    index = step.index
+    rates = problem.machine.link.rates()
+    forward_ns = int(index.duration_ns[index.forward].sum())
+    out = forward_ns * rates.d2h // 1000
+    back = (problem.ideal_step_ns - forward_ns) * rates.h2d // 1000
+    movable = [t for t in blocks.evictable if live.saved[t]]
+    movable_bytes = sum(int(index.size_bytes[t]) for t in movable)
+    planned = ~index.static & (live.first_write >= 0)
+    return Inspection(
+        name=step.name,
+        machine=problem.machine.name,
+        operations=index.operations,
+        phases=_phases(problem),
+        tensors=int(planned.sum()),
+        activations=int(live.activation.sum()),
+        saved=int(live.saved.sum()),
+        saved_bytes=int(index.size_bytes[live.saved].sum()),
+        movable_bytes=movable_bytes,
+        rebuildable_bytes=sum(int(index.size_bytes[t]) for t in movable if blocks.block_of[t] >= 0),
+        static_bytes=int(index.size_bytes[index.static].sum()),
+        ideal_step_ns=problem.ideal_step_ns,
+        ideal_peak_bytes=live.ideal_peak_bytes,
+        peak_operation=step.operations[live.peak_operation].name,
+        slack_out_bytes=out,
+        slack_in_bytes=back,
+        slack_bytes=min(out, back, movable_bytes),
+        smallest=lower_limit(step),
+        layers=_layers(problem),
+        largest=_largest(problem),
+        notes=step.notes,
+    )
+
+
+def _phases(problem: Problem) -> tuple[PhaseFacts, ...]:
+    ops = problem.step.operations
+    return tuple(
+        PhaseFacts(
+            phase.value,
+            sum(op.phase is phase for op in ops),
+            sum(op.duration_ns for op in ops if op.phase is phase),
+        )
+        for phase in Phase
+    )
+
+
+def _layers(problem: Problem) -> tuple[LayerFacts, ...]:
+    step, live = problem.step, problem.liveness
+    index = step.index
+    labels: dict[str, set[str]] = {}
+    operations, forward_ns, saved = Counter[str](), Counter[str](), Counter[str]()
+    for op in step.operations:
+        kind = layer_kind(op.layer)
+        labels.setdefault(kind, set()).add(op.layer)
+        operations[kind] += 1
+        forward_ns[kind] += op.duration_ns if op.phase is Phase.FORWARD else 0
+    for tensor in np.flatnonzero(live.saved):
+        writer = step.operations[int(live.first_write[tensor])]
+        saved[layer_kind(writer.layer)] += int(index.size_bytes[tensor])
+    return tuple(
+        LayerFacts(kind, len(found), operations[kind], forward_ns[kind], saved[kind])
+        for kind, found in labels.items()
+    )
+
+
+def _largest(problem: Problem) -> tuple[TensorFacts, ...]:
+    step, live = problem.step, problem.liveness
+    sizes = step.index.size_bytes
+    planned = [t for t in range(step.index.tensors) if live.first_write[t] >= 0]
+    planned.sort(key=lambda t: (-int(sizes[t]), t))
+    return tuple(
+        TensorFacts(
+            step.tensors[t].name,
+            int(sizes[t]),
+            step.operations[int(live.first_write[t])].layer,
+            bool(live.saved[t]),
+        )
+        for t in planned[:LARGEST]
+    )
