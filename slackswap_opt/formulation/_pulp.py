@@ -52,6 +52,7 @@ class Answer:
         duals: one per row (LPs only), in nanoseconds per row unit; None if it gave none.
         solver: name and version.
         seconds: wall time, writing and reading included.
+        timed_out: whether the clock stopped it, so that another run may answer differently.
         note: the solver's complaint where it failed.
     """
 
@@ -60,6 +61,7 @@ class Answer:
     duals: tuple[float, ...] | None
     solver: str
     seconds: float
+    timed_out: bool = False
     note: str = ""
 
 
@@ -70,12 +72,13 @@ class Limits:
     Attributes:
         seconds: wall-clock limit.
         gap_ns: absolute gap of the objective at which it may stop.
-        threads: threads the solver may use.
+        nodes: limit on branch-and-bound nodes, a measure of work that does not depend on the clock;
+            None for no limit.
     """
 
     seconds: float
     gap_ns: int = 0
-    threads: int = 1
+    nodes: int | None = None
 
 
 SOLVERS = ("cbc", "highs")
@@ -131,7 +134,7 @@ class _Translated:
         self.problem = pulp.LpProblem("model", pulp.LpMinimize)
         used = {x for row in model.rows for _, x in row.terms} | set(model.objective)
         self.columns = {
-            x: pulp.LpVariable(
+            x: self.problem.add_variable(
                 f"x{x}",
                 0,
                 variable.upper / variable.unit,
@@ -149,15 +152,18 @@ class _Translated:
             )
         )
         self.scales: list[float] = []
+        self.constraints: list[pulp.LpConstraint] = []
         for number, row in enumerate(model.rows):
             units = [(c * model.variables[x].unit, self.columns[x]) for c, x in row.terms]
             largest = max((abs(c) for c, _ in units), default=1)
             scale = 2.0 ** math.floor(math.log2(largest)) if largest else 1.0
             self.scales.append(scale)
             expression = pulp.LpAffineExpression([(column, c / scale) for c, column in units])
-            self.problem.addConstraint(
-                pulp.LpConstraint(expression, pulp.LpConstraintGE, f"r{number}", row.lower / scale)
+            constraint = pulp.LpConstraint(
+                expression, pulp.LpConstraintGE, f"r{number}", row.lower / scale
             )
+            self.problem.addConstraint(constraint)
+            self.constraints.append(constraint)
 
     def values(self) -> tuple[float, ...]:
         return tuple(
@@ -166,8 +172,7 @@ class _Translated:
         )
 
     def duals(self) -> tuple[float, ...] | None:
-        constraints = self.problem.constraints
-        found = [constraints[f"r{number}"].pi for number in range(len(self.scales))]
+        found = [constraint.pi for constraint in self.constraints]
         if any(pi is None for pi in found):
             return None
         return tuple(float(pi) * 1000 / s for pi, s in zip(found, self.scales, strict=True))
@@ -217,7 +222,8 @@ def _solve_cbc(
         command += ["-sec", f"{limits.seconds:g}", "-timeMode", "elapsed"]
         if not translated.is_lp:
             command += ["-allow", f"{limits.gap_ns / 1000:.9g}", "-ratio", "0"]
-            command += ["-threads", str(limits.threads)] if limits.threads > 1 else []
+            if limits.nodes is not None:
+                command += ["-maxNodes", str(limits.nodes)]
         command += ["-initialSolve" if translated.is_lp else "-solve"]
         command += ["-printingOptions", "all", "-solution", str(solution)]
         log, complaint = _run(command, folder, limits.seconds + GRACE_S)
@@ -232,13 +238,14 @@ def _solve_cbc(
                 translated.duals() if has_values and translated.is_lp else None,
                 name,
                 time.perf_counter() - began,
+                outcome is not Outcome.OPTIMAL and time.perf_counter() - began >= limits.seconds,
                 note,
             )
 
         if not solution.exists():
             return answer(Outcome.FAILED, complaint or "it wrote no solution")
         try:
-            status, values, costs, prices, slacks, found = reader.readsol_MPS(
+            status, values, costs, prices, _, found = reader.readsol_MPS(
                 str(solution), translated.problem, columns, names, rows
             )
         except (ValueError, IndexError, KeyError) as error:
@@ -307,7 +314,8 @@ def _solve_highs(
         timeLimit=limits.seconds,
         gapAbs=limits.gap_ns / 1000,
         gapRel=0.0,
-        threads=limits.threads,
+        threads=1,
+        **({} if limits.nodes is None else {"mip_max_nodes": limits.nodes}),
     )
     with _quiet_stdout():
         translated.problem.solve(highs)
@@ -320,6 +328,7 @@ def _solve_highs(
         translated.duals() if has_values and translated.is_lp else None,
         f"HiGHS {version}",
         time.perf_counter() - began,
+        outcome is not Outcome.OPTIMAL and time.perf_counter() - began >= limits.seconds,
     )
 
 
@@ -331,7 +340,7 @@ def _quiet_stdout() -> Iterator[None]:
     except OSError:
         yield
         return
-    with open(os.devnull, "wb") as nothing:
+    with Path(os.devnull).open("wb") as nothing:
         os.dup2(nothing.fileno(), 1)
         try:
             yield

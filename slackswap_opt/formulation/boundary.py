@@ -23,12 +23,16 @@ and the least overhead is   min  sum_o d_o y_o + e_out + e_in   under
     (3) inputs      k_u + s_uv + r_uv >= y_o             o reads (u, v)
     (4) memory      sum m_t k_t <= M
     (5) copies out  sum_{ready_tv >= i} w_t s_tv <= R_out (sum_{i < k < c} d_k + e_out)   every i
-    (6) copies in   sum_{first_t <= j} w_t s_tv <= R_in (sum_{c <= k < j} d_k + sum_o d_o y_o + e_in)
+    (6) copies in   sum_{first_t <= j} w_t s_tv
+                        <= R_in (sum_{c <= k < j} d_k + sum_o d_o y_o + e_in)        every j
     (7) host        sum h_t s_tv* <= H
 
 Any schedule, re-executing any number of times and copying anything anywhere, gives a feasible
-point with an objective no larger than its overhead, so the minimum, and with it every value that weak
-duality gives, is a lower limit (proof in docs/formulation.md).
+point with an objective no larger than its overhead. So the minimum, and with it every value that
+weak duality gives, is a lower limit (proof in docs/formulation.md).
+
+With integer k, s, r the model also proposes plans: what it leaves out, time within the two phases and
+memory at other operations, the caller learns from the simulator and adds as rows.
 """
 
 from __future__ import annotations

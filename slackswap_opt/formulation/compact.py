@@ -1,8 +1,8 @@
 """The compact ILP: keep, swap or recompute each activation, re-executing a block at most once.
 
-Time is cut into *runs* of consecutive operations of the step, 0..R-1: one operation each where the step is
-short (the model is then exact up to fluid transfers), a few where it is long, but single ones
-around the peak. What happens within a run is counted on the safe side: stalls and re-executions
+Time is cut into *runs* of consecutive operations of the step, 0..R-1: one operation each where
+the step is short (the model is then exact up to fluid transfers), a few where it is long, but
+single ones around the peak. What happens within a run is counted on the safe side: stalls and re-executions
 come before its operations, what leaves leaves at its end, what returns is there from its start.
 
     t    evictable tensor: m_t bytes held, v_t engine work of one copy, a_t the run of its last
@@ -25,8 +25,8 @@ Variables.
     E_j, F_j >= 0         work that must have come in: when run j begins, and after its stall
     q_j  >= 0             stall in run j
 
-Objective: least re-execution and stall,  min  sum_o d_o y_o + sum_j q_j. The constraint families, each
-a function below with its inequality in its docstring:
+Objective: least re-execution and stall,  min  sum_o d_o y_o + sum_j q_j. The constraint families,
+each a function below with its inequality in its docstring:
 
     decide, order, chain, fetch_early, linger           what is where
     kept_forward, kept_later, queue_out, queue_in       running sums
@@ -452,8 +452,8 @@ def fetch_early(cm: CompactModel, sets: Sets) -> None:
 def linger(cm: CompactModel, sets: Sets) -> None:
     """A_tj >= (K_t + G_tj + X_tj) + (y_c - U_c,j-1) - 1 for c reading t in slots after l_t.
 
-    t stays while a re-execution that reads it is still to come; l_t is the turn for unsaved t. For the
-    operations between two slots i < j, what is there is what was there in slot i.
+    t stays while a re-execution that reads it is still to come; l_t is the turn for unsaved t. In
+    the runs between two slots i < j, what is there is what was there in slot i.
     """
     for t in sets.tensors:
         after = sets.last.get(t, sets.turn - 1)

@@ -164,9 +164,9 @@ def certified_minimum(model: LinearModel, duals: Sequence[float]) -> int:
 
     With y >= 0, every x within its bounds that satisfies the rows A x >= b has
     c x >= b y + (c - A'y) x >= b y + sum over j of min(0, (c - A'y)_j) * upper_j
-    (weak duality with bounded variables). It is evaluated in integers: multipliers are first rounded
-    to a multiple of 2^-60, which only weakens the limit. How the multipliers were found
-    does not matter for its validity.
+    (weak duality with bounded variables). It is evaluated in integers: multipliers are first
+    rounded to a multiple of 2^-60, which only weakens the limit. How the multipliers were found does
+    not matter for its validity.
 
     Args:
         model: the model; integrality is ignored.
