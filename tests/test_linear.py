@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slackswap_opt.formulation import _pulp
 from slackswap_opt.formulation.linear import LinearModel, certified_minimum, reduced_costs
 
-QUICK = settings(deadline=None, max_examples=200)
+QUICK = settings(deadline=None, max_examples=100)
 
 
 @st.composite

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from slackswap_opt.plan import Action, Plan, PlanResult, Problem, Status
 from slackswap_opt.planners.realize import Realized, better, realize
 
-SLACK_SHARES = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5, 0.25, 0.0)
-BISECTIONS = 7
+SLACK_SHARES = (1.0, 0.9, 0.75, 0.5, 0.0)
+BISECTIONS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +149,15 @@ def _search(name: str, problem: Problem, swap_first: Order) -> PlanResult:
 
     def attempt(evict_bytes: int, share: float) -> Realized | None:
         plan = evict(problem, leaving, swap_first, evict_bytes, int(share * link_bytes))
-        return realize(problem, plan)
+        return realize(problem, plan, rounds=1)
 
     best: Realized | None = None
     for share in SLACK_SHARES:
         best = _least_eviction(attempt, share, min(over, total), total, best)
         if best is not None and best.step_ns == problem.ideal_step_ns:
             break
+    if best is not None:
+        best = better(realize(problem, best.plan) or best, best)
     seconds = time.perf_counter() - began
     if best is None:
         reason = "no amount of eviction by this rule fits the budget"

@@ -224,7 +224,7 @@ def _descend(
             lessons += 1
             learned.append(row)
             planner = CutPlanner(search.problem, cut, narrow, learned)
-            values = _repair(search, planner, values, chance)
+            values = _round_relaxation(search, planner)
             continue
         after = search.best.step_ns if search.best else None
         idle = 0 if after != before else idle + 1
@@ -232,7 +232,7 @@ def _descend(
 
 
 def _round_relaxation(search: _Search, planner: CutPlanner) -> list[float] | None:
-    """Fix what the relaxation leaves integral, and decide the rest."""
+    """Fix what the relaxation leaves integral, and decide the rest; or all, if that cannot be."""
     answer = search.solve(planner.model, search.options.seconds, 0, relax=True)
     if answer.values is None:
         return None
@@ -242,7 +242,7 @@ def _round_relaxation(search: _Search, planner: CutPlanner) -> list[float] | Non
         for x in variables
         if abs(answer.values[x] - round(answer.values[x])) < 1e-6
     }
-    return _complete(search, planner, fixed)
+    return _complete(search, planner, fixed) or _complete(search, planner, {})
 
 
 def _open_stretches(
@@ -261,14 +261,6 @@ def _open_stretches(
         for x in variables
     }
     return _complete(search, planner, fixed) or list(values)
-
-
-def _repair(
-    search: _Search, planner: CutPlanner, values: Sequence[float], chance: random.Random
-) -> list[float] | None:
-    """A solution under a row just learned: close to the last one, or from the relaxation."""
-    del values, chance
-    return _round_relaxation(search, planner)
 
 
 def _complete(search: _Search, planner: CutPlanner, fixed: dict[int, int]) -> list[float] | None:
