@@ -204,7 +204,7 @@ def test_every_schedule_that_fits_is_a_point_of_every_boundary_model(program: Pr
 
 
 @pytest.mark.slow
-@settings(RELAXED, max_examples=10_000)
+@settings(RELAXED, max_examples=5000)
 @given(programs(max_activations=8))
 def test_thousands_of_schedules_are_points_of_every_boundary_model(program: Program):
     is_a_point(program)

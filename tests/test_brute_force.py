@@ -158,5 +158,5 @@ def test_the_ilp_is_as_good_as_brute_force(capsys):
 
 @pytest.mark.slow
 def test_the_ilp_is_as_good_as_brute_force_on_bigger_steps(capsys):
-    cases = sample(300, 10, 40_000)
+    cases = sample(300, 8, 20_000)
     near_the_best(cases, 0.8, capsys)

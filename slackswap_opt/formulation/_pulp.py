@@ -14,21 +14,20 @@ import os
 import re
 import subprocess
 import tempfile
+import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import pulp
 
 from slackswap_opt.errors import SolverUnavailableError
 from slackswap_opt.formulation.linear import LinearModel
 
-GRACE_S = 5.0
+GRACE_S = 10.0
 """How long a solver may overrun its own limit before it is killed."""
 
 
@@ -186,17 +185,15 @@ class _Translated:
 
 
 def _cbc_path() -> str | None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        candidates: list[Any] = [pulp.COIN_CMD(msg=False)]
-        if hasattr(pulp, "PULP_CBC_CMD"):
-            candidates.insert(0, pulp.PULP_CBC_CMD(msg=False))
-        for candidate in candidates:
-            try:
-                if candidate.available():
-                    return str(candidate.path)
-            except (OSError, pulp.PulpSolverError):
-                continue
+    """The bundled program (PuLP 3), or `cbc` on PATH."""
+    bundled = getattr(pulp, "PULP_CBC_CMD", None)
+    for path in (getattr(bundled, "pulp_cbc_path", None), None):
+        try:
+            candidate = pulp.COIN_CMD(msg=False, path=path)
+            if candidate.available():
+                return str(candidate.path)
+        except (OSError, pulp.PulpSolverError):
+            continue
     return None
 
 
@@ -295,6 +292,10 @@ def _run(command: Sequence[str], folder: str, seconds: float) -> tuple[str, str]
 # -- HiGHS --------------------------------------------------------------------------------------
 
 
+_ONE_HIGHS_AT_A_TIME = threading.Lock()
+"""Its banner cannot be turned off, only diverted, and standard output is one for all threads."""
+
+
 def _highs_available() -> bool:
     return bool(pulp.HiGHS(msg=False).available())
 
@@ -317,7 +318,7 @@ def _solve_highs(
         threads=1,
         **({} if limits.nodes is None else {"mip_max_nodes": limits.nodes}),
     )
-    with _quiet_stdout():
+    with _ONE_HIGHS_AT_A_TIME, _quiet_stdout():
         translated.problem.solve(highs)
     version = translated.problem.solverModel.version()
     outcome = _outcome(translated.problem.status, translated.problem.sol_status, limits, began)

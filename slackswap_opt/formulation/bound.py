@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slackswap_opt.formulation._pulp import Limits, solve
-from slackswap_opt.formulation.boundary import boundary_model
+from slackswap_opt.formulation.boundary import boundary_model, longest_overhead_ns
 from slackswap_opt.formulation.linear import certified_minimum
 from slackswap_opt.plan.problem import Problem
 
@@ -53,7 +53,8 @@ def bound(problem: Problem, *, solver: str = "cbc", cuts: int = 3, seconds: floa
             name = answer.solver
             if answer.duals is None:
                 continue
-            limit = ideal + certified_minimum(model, answer.duals)
+            overhead = certified_minimum(model, answer.duals)
+            limit = ideal + min(overhead, longest_overhead_ns(problem))
             if limit > best:
                 best, where = limit, cut
     return Bound(best, where, name, time.perf_counter() - began)

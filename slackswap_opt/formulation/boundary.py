@@ -31,8 +31,8 @@ Any schedule, re-executing any number of times and copying anything anywhere, gi
 point with an objective no larger than its overhead. So the minimum, and with it every value that
 weak duality gives, is a lower limit (proof in docs/formulation.md).
 
-With integer k, s, r the model also proposes plans: what it leaves out, time within the two phases and
-memory at other operations, the caller learns from the simulator and adds as rows.
+With integer k, s, r the model also proposes plans: what it leaves out, time within the two phases
+and memory at other operations, the caller learns from the simulator and adds as rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from slackswap_opt.plan.problem import Problem
 from slackswap_opt.step import working_set_bytes
 
 LONGEST_OVERHEAD = 1000
-"""Overheads beyond this many ideal steps are not told apart; the bound is capped there."""
+"""Overheads beyond this many ideal steps are not told apart."""
 
 
 Value = tuple[int, int]
@@ -73,6 +73,11 @@ class CutModel:
     rerun: dict[int, int]
 
 
+def longest_overhead_ns(problem: Problem) -> int:
+    """Schedules with more overhead than this are no points of the model: limits are capped here."""
+    return LONGEST_OVERHEAD * max(1, problem.ideal_step_ns)
+
+
 def boundary_model(problem: Problem, cut: int, *, integer: bool = False) -> CutModel:
     """The model at the start of operation `cut`."""
     at = _Cut(problem, cut)
@@ -89,7 +94,7 @@ def boundary_model(problem: Problem, cut: int, *, integer: bool = False) -> CutM
         },
         rerun=rerun,
     )
-    limit = LONGEST_OVERHEAD * max(1, problem.ideal_step_ns)
+    limit = longest_overhead_ns(problem)
     extra_before = model.variable(limit, unit=MICROSECOND, cost=1)
     extra_after = model.variable(limit, unit=MICROSECOND, cost=1)
     for op, variable in rerun.items():

@@ -2,8 +2,9 @@
 
 Time is cut into *runs* of consecutive operations of the step, 0..R-1: one operation each where
 the step is short (the model is then exact up to fluid transfers), a few where it is long, but
-single ones around the peak. What happens within a run is counted on the safe side: stalls and re-executions
-come before its operations, what leaves leaves at its end, what returns is there from its start.
+single ones around the peak. What happens within a run is counted on the safe side: stalls and
+re-executions come before its operations, what leaves leaves at its end, what returns is there
+from its start.
 
     t    evictable tensor: m_t bytes held, v_t engine work of one copy, a_t the run of its last
          forward reader, b_t / l_t those of its first / last later reader ("saved" if it has one)
@@ -30,7 +31,7 @@ each a function below with its inequality in its docstring:
 
     decide, order, chain, fetch_early, linger           what is where
     kept_forward, kept_later, queue_out, queue_in       running sums
-    memory_forward, memory_later                        the budget in every run
+    memory_forward, memory_later, memory_rerun          the budget in every run
     round_trip, host_memory                             limits on single swaps and on the host
 """
 
@@ -52,8 +53,6 @@ RUNS = 200
 """Steps of more operations than this are cut into about as many runs."""
 FINE = 12
 """Operations on either side of the ideal peak that are runs of their own."""
-LONGEST_STALL = 4
-"""Stalls are at most this many ideal steps each."""
 WORK = 1000
 """Engine work of a byte: rates are bytes/us, times are ns."""
 
@@ -128,6 +127,7 @@ def compact_model(sets: Sets) -> CompactModel:
     coming = queue_in(cm, sets, waiting)
     memory_forward(cm, sets, kept, waiting.at_start)
     memory_later(cm, sets, ahead, waiting.at_start, coming)
+    memory_rerun(cm, sets, ahead, waiting.at_start, coming)
     round_trip(cm, sets, waiting)
     host_memory(cm, sets)
     return cm
@@ -348,6 +348,18 @@ class Sets:
             most[r] = max(most[r], held + workspace[k] + reserve.get(k, 0))
         return most
 
+    @cached_property
+    def own_bytes(self) -> list[int]:
+        """Per run, the least that one of its operations allocates when it starts."""
+        index = self.index
+        ends = [*self.starts[1:], index.operations]
+        allocated = [
+            int(index.workspace_bytes[op])
+            + sum(self.size[t] for t, v in index.writes[op] if v == 0)
+            for op in range(index.operations)
+        ]
+        return [min(allocated[a:b]) for a, b in zip(self.starts, ends, strict=True)]
+
 
 def _run_starts(count: int, turn: int, peak: int) -> list[int]:
     """First operations of the runs: single ones if they are few, or near the peak or the turn."""
@@ -368,7 +380,9 @@ def _variables(cm: CompactModel, sets: Sets) -> None:
     for n, window in sets.windows.items():
         cm.rerun[n] = {j: model.binary(integer=False) for j in window}
         model.objective[cm.rerun[n][window[-1]]] = sets.blocks[n].duration_ns
-    limit = LONGEST_STALL * max(1, sets.problem.ideal_step_ns)
+    slowest = sets.problem.machine.link.rates().slowest()
+    limit = max(1, sets.problem.ideal_step_ns)
+    limit += 2 * sum(-(-sets.work(t, slowest) // slowest) for t in sets.tensors)
     cm.stall = [model.variable(limit, unit=MICROSECOND, cost=1) for _ in range(sets.count)]
 
 
@@ -675,6 +689,46 @@ def memory_later(
     coming: Sequence[list[tuple[int, int]]],
 ) -> None:
     """base_j + J_j + sum_{b_t > j} m_t (G_tj + X_tj) + sum m_t A_tj + D_j + E_j+1 <= M."""
+    early = _early(cm, sets)
+    for j in range(sets.turn, sets.count):
+        room = sets.problem.budget_bytes - sets.base_bytes[j]
+        terms = [(WORK * c, x) for c, x in (*ahead[j], *early.get(j, ()))]
+        cm.model.at_most([*terms, *waiting[j], *coming[j + 1]], WORK * room, "memory")
+
+
+def memory_rerun(
+    cm: CompactModel,
+    sets: Sets,
+    ahead: Sequence[list[tuple[int, int]]],
+    waiting: Sequence[list[tuple[int, int]]],
+    coming: Sequence[list[tuple[int, int]]],
+) -> None:
+    """The row of memory_later while o runs again in run j, its scratch instead of the run's own.
+
+    Scratch is o's workspace, and a second buffer for each output that is there already:
+    (scratch_o - what the run's operations allocate) (U_oj - U_o,j-1) on top of the row of run j.
+    """
+    early = _early(cm, sets)
+    for n, slots in cm.rerun.items():
+        block = sets.blocks[n]
+        scratch = block.workspace_bytes
+        if len(block.outputs) > 1:
+            scratch += sum(sets.size[t] for t in block.outputs)
+        for j, variable in slots.items():
+            more = scratch - sets.own_bytes[j]
+            if more <= 0:
+                continue
+            room = sets.problem.budget_bytes - sets.base_bytes[j]
+            terms = [(WORK * c, x) for c, x in (*ahead[j], *early.get(j, ()))]
+            runs = [(WORK * more, variable)]
+            runs += [(-WORK * more, x) for _, x in _by(slots, j - 1)]
+            cm.model.at_most(
+                [*terms, *runs, *waiting[j], *coming[j + 1]], WORK * room, "memory of reruns"
+            )
+
+
+def _early(cm: CompactModel, sets: Sets) -> dict[int, list[tuple[int, int]]]:
+    """Per run, what is fetched or rebuilt before its first reader, or lingers after its last."""
     early: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for t in sets.tensors:
         final = sets.first.get(t, sets.turn)
@@ -689,10 +743,7 @@ def memory_later(
         for (begin, end), stays in cm.lingers[t].items():
             for k in range(begin, end + 1):
                 early[k].append((sets.size[t], stays))
-    for j in range(sets.turn, sets.count):
-        room = sets.problem.budget_bytes - sets.base_bytes[j]
-        terms = [(WORK * c, x) for c, x in (*ahead[j], *early.get(j, ()))]
-        cm.model.at_most([*terms, *waiting[j], *coming[j + 1]], WORK * room, "memory")
+    return early
 
 
 def round_trip(cm: CompactModel, sets: Sets, queue: _Queue) -> None:

@@ -3,7 +3,8 @@
 The boundary model with integer decisions is small, and on long steps its plans come out of the
 simulator as it predicts them, but for two things that it cannot see: a rebuilt tensor whose
 rebuilding reaches far back, so that much else must be rebuilt with it at once, and memory at
-other operations. Narrow places limit the first; rows learned from out-of-memory verdicts the second.
+other operations. Narrow places limit the first, rows learned from out-of-memory verdicts the
+second.
 """
 
 from __future__ import annotations

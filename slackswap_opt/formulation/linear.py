@@ -165,8 +165,8 @@ def certified_minimum(model: LinearModel, duals: Sequence[float]) -> int:
     With y >= 0, every x within its bounds that satisfies the rows A x >= b has
     c x >= b y + (c - A'y) x >= b y + sum over j of min(0, (c - A'y)_j) * upper_j
     (weak duality with bounded variables). It is evaluated in integers: multipliers are first
-    rounded to a multiple of 2^-60, which only weakens the limit. How the multipliers were found does
-    not matter for its validity.
+    rounded to a multiple of 2^-60, which only weakens the limit. How the multipliers were found
+    does not matter for its validity.
 
     Args:
         model: the model; integrality is ignored.
@@ -177,7 +177,7 @@ def certified_minimum(model: LinearModel, duals: Sequence[float]) -> int:
         The limit, rounded down.
     """
     scale = 1 << 60
-    weights = [round(y * scale) if 0.0 < y < float("inf") else 0 for y in duals]
+    weights = [int(Fraction(y) * scale) if 0.0 < y < float("inf") else 0 for y in duals]
     total = model.constant * scale
     reduced: dict[int, int] = {x: c * scale for x, c in model.objective.items()}
     for row, weight in zip(model.rows, weights, strict=True):

@@ -2,7 +2,7 @@
 
 from slackswap_opt.plan.actions import Action, Plan
 from slackswap_opt.plan.blocks import Block, Blocks, find_blocks
-from slackswap_opt.plan.lowering import Clock, UnbuildablePlanError, lower
+from slackswap_opt.plan.lowering import Clock, UnbuildablePlanError, lower, without_idle_copies
 from slackswap_opt.plan.problem import Problem, parse_budget
 from slackswap_opt.plan.result import PlanResult, Status
 from slackswap_opt.plan.schedule import START, Copy, Schedule
@@ -23,4 +23,5 @@ __all__ = [
     "find_blocks",
     "lower",
     "parse_budget",
+    "without_idle_copies",
 ]

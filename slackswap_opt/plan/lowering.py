@@ -129,6 +129,23 @@ def lower(problem: Problem, plan: Plan, clock: Clock | None = None) -> Schedule:
     )
 
 
+def without_idle_copies(problem: Problem, plan: Plan) -> Plan:
+    """The plan in which what is rebuilt in time anyway is neither swapped nor kept.
+
+    A re-execution recreates every output of its block, so an output that is first needed after it
+    need not be kept or fetched. Plans with nothing of the kind come back unchanged.
+    """
+    program = _order_compute(problem, plan)
+    anyway = {
+        t: Action.RECOMPUTE
+        for rebuild in program.rebuilds
+        for t in rebuild.block.outputs
+        if plan.of(t) in (Action.KEEP, Action.SWAP)
+        and not _wanted_between(problem, program, t, rebuild.first)
+    }
+    return Plan({**plan.actions, **anyway}) if anyway else plan
+
+
 def _order_compute(problem: Problem, plan: Plan) -> _Program:
     """Original operations in order, each preceded by the blocks that rebuild what it needs."""
     index, blocks = problem.step.index, problem.blocks
@@ -204,6 +221,12 @@ def _wanted_again(problem: Problem, program: _Program, tensor: int, done: int) -
     index = problem.step.index
     own = set(index.writers[tensor])
     return [e for e in program.touched[tensor] if e > done and program.compute[e] not in own]
+
+
+def _wanted_between(problem: Problem, program: _Program, tensor: int, event: int) -> bool:
+    """Whether a later reader needs the tensor before this event."""
+    done = program.original[int(problem.liveness.last_forward[tensor])]
+    return any(e < event for e in _wanted_again(problem, program, tensor, done))
 
 
 def _frees(program: _Program, stays: dict[int, _Stay]) -> tuple[tuple[int, ...], ...]:

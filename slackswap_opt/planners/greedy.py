@@ -21,18 +21,18 @@ BISECTIONS = 6
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A saved activation that can leave.
+    """Saved activations that leave together: those that one block rebuilds, or a single one.
 
     Attributes:
-        tensor: its index.
-        size_bytes: device memory that its absence frees.
-        transfer_bytes: bytes to move if it is swapped.
-        rebuild_ns: time to rebuild it and the unsaved tensors that it is rebuilt from; None if
-            it cannot be rebuilt.
-        away_ns: time between its last forward reader and its first later reader.
+        tensors: their indices.
+        size_bytes: device memory that their absence frees.
+        transfer_bytes: bytes to move if they are swapped.
+        rebuild_ns: time to rebuild them and the unsaved tensors that they are rebuilt from; None
+            if they cannot be rebuilt.
+        away_ns: time between their last forward reader and their first later reader.
     """
 
-    tensor: int
+    tensors: tuple[int, ...]
     size_bytes: int
     transfer_bytes: int
     rebuild_ns: int | None
@@ -55,7 +55,7 @@ def greedy(problem: Problem) -> PlanResult:
     """
 
     def costly_first(c: Candidate) -> tuple[float, ...]:
-        return (-c.rebuild_ns_per_byte, c.tensor)
+        return (-c.rebuild_ns_per_byte, c.tensors[0])
 
     return _search("greedy", problem, costly_first)
 
@@ -70,25 +70,29 @@ def capuchin(problem: Problem) -> PlanResult:
 
     def longest_free_time_first(c: Candidate) -> tuple[float, ...]:
         transfer = c.transfer_bytes * 1000 * (1 / rates.d2h + 1 / rates.h2d)
-        return (transfer - c.away_ns, c.tensor)
+        return (transfer - c.away_ns, c.tensors[0])
 
     return _search("capuchin", problem, longest_free_time_first)
 
 
 def candidates(problem: Problem) -> list[Candidate]:
     """Every saved activation that can leave, in order of production."""
-    index, live = problem.step.index, problem.liveness
+    index, live, blocks = problem.step.index, problem.liveness, problem.blocks
     ends = index.duration_ns.cumsum()
-    chosen = [t for t in problem.blocks.evictable if live.saved[t] and index.size_bytes[t] > 0]
+    together: dict[int, list[int]] = {}
+    for t in blocks.evictable:
+        if live.saved[t] and index.size_bytes[t] > 0:
+            number = blocks.block_of[t]
+            together.setdefault(number if number >= 0 else -1 - t, []).append(t)
     return [
         Candidate(
-            t,
-            int(index.size_bytes[t]),
-            int(index.transfer_bytes[t]),
-            _rebuild_ns(problem, t),
-            int(ends[live.first_later[t] - 1] - ends[live.last_forward[t]]),
+            tuple(tensors),
+            sum(int(index.size_bytes[t]) for t in tensors),
+            sum(int(index.transfer_bytes[t]) for t in tensors),
+            _rebuild_ns(problem, tensors[0]),
+            min(int(ends[live.first_later[t] - 1] - ends[live.last_forward[t]]) for t in tensors),
         )
-        for t in chosen
+        for tensors in together.values()
     ]
 
 
@@ -125,17 +129,17 @@ def evict(
         t: Action.DROP for t in blocks.evictable if not live.saved[t] and blocks.block_of[t] >= 0
     }
     to_rebuild = evict_bytes - slack_bytes
-    for c in sorted(leaving, key=lambda c: (c.rebuild_ns_per_byte, c.tensor)):
+    for c in sorted(leaving, key=lambda c: (c.rebuild_ns_per_byte, c.tensors[0])):
         if to_rebuild <= 0 or c.rebuild_ns is None:
             break
-        actions[c.tensor] = Action.RECOMPUTE
+        actions |= dict.fromkeys(c.tensors, Action.RECOMPUTE)
         to_rebuild -= c.size_bytes
         evict_bytes -= c.size_bytes
     for c in sorted(leaving, key=swap_first):
         if evict_bytes <= 0:
             break
-        if c.tensor not in actions:
-            actions[c.tensor] = Action.SWAP
+        if c.tensors[0] not in actions:
+            actions |= dict.fromkeys(c.tensors, Action.SWAP)
             evict_bytes -= c.size_bytes
     return Plan(actions)
 

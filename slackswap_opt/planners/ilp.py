@@ -1,9 +1,9 @@
 """The ILP planner: optimal within a certified gap, or the best plan found and how far it may be.
 
 1. Start from the heuristics, and from the bound.
-2. Short steps: solve the compact ILP as it stands.
-   Long steps: solve the boundary ILP at the cut that gives the bound, first with what its relaxation
-   leaves integral fixed, then by opening some stretches of the step at a time.
+2. Long steps: solve the boundary ILP at the cut that gives the bound, first with what its
+   relaxation leaves integral fixed, then by opening some stretches of the step at a time.
+   Short steps, and medium ones after that: solve the compact ILP as a whole.
 3. Each solution is lowered and simulated. Where memory runs out or a stall comes that the model did
    not plan, the model is tightened by what the verdict says, and solved again.
 4. Stop at the gap asked for, when nothing improves any more, or at the time limit.
@@ -20,7 +20,15 @@ from dataclasses import dataclass, field
 
 from slackswap_opt.formulation._pulp import Answer, Limits, Outcome, solve
 from slackswap_opt.formulation.bound import Bound, bound
-from slackswap_opt.formulation.compact import CompactModel, Sets, Tightening, compact_model
+from slackswap_opt.formulation.compact import (
+    WORK,
+    CompactModel,
+    Sets,
+    Tightening,
+    assignment,
+    compact_model,
+    neighbourhood,
+)
 from slackswap_opt.formulation.cut_plan import CutPlanner, LearnedRow, narrow_tensors
 from slackswap_opt.formulation.linear import LinearModel, restrict
 from slackswap_opt.plan import Action, Plan, PlanResult, Problem, Status
@@ -31,15 +39,19 @@ from slackswap_opt.simulator import Cause
 from slackswap_opt.step import working_set_bytes
 
 SHORT = 60
-"""Steps with at most this many decisions are given to the compact ILP whole."""
-SPACINGS = (16, 48, None, 8, 96)
-"""Distances of narrow places, in operations, in the order in which they are tried."""
+"""Steps with at most this many decisions are given to the compact ILP at once, and whole."""
+MEDIUM = 240
+"""Steps with at most this many are given to it whole after the boundary ILP."""
+SPACINGS = (None, 16, 48, 8, 96)
+"""Distances of narrow places, in operations, in the order in which they are tried; None: none."""
+SOLVE_S = 20.0
+"""Longest single solve; node limits end most of them long before, whatever the clock says."""
 NODES = 300
 """Branch-and-bound nodes per neighbourhood."""
 STRETCHES = 4
 STRETCH = 12
 """A neighbourhood opens this many stretches of this many tensors."""
-PATIENCE = 8
+PATIENCE = 4
 """Neighbourhoods without improvement before another spacing is tried."""
 LESSONS = 12
 """Tightenings per spacing."""
@@ -80,10 +92,10 @@ def ilp(problem: Problem, options: IlpOptions | None = None) -> PlanResult:
     search = _Search(problem, options, limit, began + options.seconds)
     search.start(options.starts or tuple(plan(problem) for plan in _HEURISTICS))
     if not search.done():
-        if len(search.decisions) <= SHORT:
-            _compact_search(search)
-        else:
+        if len(search.decisions) > SHORT:
             _cut_search(search)
+        if len(search.decisions) <= MEDIUM and not search.done():
+            _compact_search(search)
     return search.result(time.perf_counter() - began)
 
 
@@ -198,7 +210,8 @@ def _cut_search(search: _Search) -> None:
     problem = search.problem
     cut = search.bound.cut if search.bound.cut >= 0 else problem.liveness.peak_operation
     learned: list[LearnedRow] = []
-    for number, spacing in enumerate(SPACINGS):
+    medium = len(search.decisions) <= MEDIUM
+    for number, spacing in enumerate(SPACINGS[:2] if medium else SPACINGS):
         narrow = narrow_tensors(problem, spacing) if spacing else set()
         _descend(search, cut, narrow, learned, random.Random(number))
         if search.done():
@@ -242,37 +255,42 @@ def _round_relaxation(search: _Search, planner: CutPlanner) -> list[float] | Non
         for x in variables
         if abs(answer.values[x] - round(answer.values[x])) < 1e-6
     }
-    return _complete(search, planner, fixed) or _complete(search, planner, {})
+    return _complete(search, planner.model, fixed) or _complete(search, planner.model, {})
 
 
 def _open_stretches(
     search: _Search, planner: CutPlanner, values: Sequence[float], chance: random.Random
 ) -> list[float] | None:
     """Decide a few stretches of the step anew, all else as it is; the values kept if it fails."""
-    tensors = list(planner.decisions)
-    opened: set[int] = set()
-    for _ in range(STRETCHES):
-        begin = chance.randrange(len(tensors))
-        opened.update(tensors[begin : begin + STRETCH])
+    opened = _stretches(list(planner.decisions), chance)
     fixed = {
         x: round(values[x])
         for t, variables in planner.decisions.items()
         if t not in opened
         for x in variables
     }
-    return _complete(search, planner, fixed) or list(values)
+    return _complete(search, planner.model, fixed) or list(values)
 
 
-def _complete(search: _Search, planner: CutPlanner, fixed: dict[int, int]) -> list[float] | None:
-    """Solve the model with some variables fixed; one value per variable of the whole model."""
-    restriction = restrict(planner.model, fixed)
+def _stretches(tensors: Sequence[int], chance: random.Random) -> set[int]:
+    """A few stretches of tensors in order of production."""
+    opened: set[int] = set()
+    for _ in range(STRETCHES):
+        begin = chance.randrange(len(tensors))
+        opened.update(tensors[begin : begin + STRETCH])
+    return opened
+
+
+def _complete(search: _Search, model: LinearModel, fixed: dict[int, int]) -> list[float] | None:
+    """Solve a model with some variables fixed; one value per variable of the whole model."""
+    restriction = restrict(model, fixed)
     if restriction.contradiction is not None:
         return None
     gap_ns = int(search.options.gap * search.problem.ideal_step_ns / 10)
-    answer = search.solve(restriction.model, 10.0, gap_ns)
+    answer = search.solve(restriction.model, SOLVE_S, gap_ns)
     if answer.values is None:
         return None
-    values = [0.0] * len(planner.model.variables)
+    values = [0.0] * len(model.variables)
     for x, decided in fixed.items():
         values[x] = decided
     for x, found in zip(restriction.variables, answer.values, strict=True):
@@ -309,28 +327,69 @@ def _lesson(problem: Problem, realized: Realized) -> LearnedRow | None:
     return LearnedRow(everyone, rebuilt, held - verdict.missing_bytes)
 
 
-# -- short steps: the compact ILP ---------------------------------------------------------------
+# -- short and medium steps: the compact ILP -----------------------------------------------------
 
 
 def _compact_search(search: _Search) -> None:
-    """The compact ILP, tightened by what simulations show."""
+    """The compact ILP, tightened by what simulations show.
+
+    With and without the rule that copies out are over at the turn: with it the model promises
+    no more than whole copies can do, without it nothing is lost.
+    """
+    whole = len(search.decisions) <= SHORT
     for drained in (False, True):
         tightening = Tightening()
-        for _ in range(LESSONS):
-            sets = Sets(search.problem, tightening, drained=drained)
+        chance = random.Random(0)
+        plan: Plan | None = None
+        lessons = idle = 0
+        while lessons < LESSONS and idle < PATIENCE:
+            sets = Sets(search.problem, tightening, [plan] if plan else [], drained=drained)
             cm = compact_model(sets)
-            answer = search.solve(cm.model, search.options.seconds, 0)
-            if answer.values is None:
-                break
-            realized = search.judge(cm.plan(answer.values))
+            fixed = {} if whole else _fixed_for(search, cm, sets, plan, chance)
+            values = _complete(search, cm.model, fixed) if fixed is not None else None
+            if values is None and fixed:
+                values = _complete(search, cm.model, {}) if plan is None else None
+            if values is None:
+                idle = idle + 1 if plan else PATIENCE
+                if search.done():
+                    return
+                continue
+            before = search.best.step_ns if search.best else None
+            proposal = cm.plan(values)
+            realized = search.judge(proposal)
             if search.done() or realized is None:
                 break
-            learned = _tightened(tightening, cm, sets, answer.values, realized)
-            if learned is None:
+            learned = _tightened(tightening, cm, sets, values, realized)
+            if learned is not None:
+                tightening, lessons = learned, lessons + 1
+            elif whole:
                 break
-            tightening = learned
+            if realized.verdict.fits:
+                after = search.best.step_ns if search.best else None
+                idle = 0 if after != before else idle + 1
+                plan = proposal if plan is None or after != before else plan
         if search.done():
             return
+
+
+def _fixed_for(
+    search: _Search,
+    cm: CompactModel,
+    sets: Sets,
+    plan: Plan | None,
+    chance: random.Random,
+) -> dict[int, int] | None:
+    """All but a few stretches of the last plan; at first, what the relaxation makes integral."""
+    if plan is not None:
+        opened = _stretches(sorted(cm.keep, key=lambda t: (sets.done[t], t)), chance)
+        left = neighbourhood(cm, sets, plan, opened)
+        return {x: v for x, v in assignment(cm, sets, plan).items() if x not in left}
+    answer = search.solve(cm.model, search.options.seconds, 0, relax=True)
+    if answer.values is None:
+        return None
+    values = answer.values
+    decisions = (*cm.keep.values(), *cm.swap.values())
+    return {x: round(values[x]) for x in decisions if abs(values[x] - round(values[x])) < 1e-6}
 
 
 def _tightened(
@@ -352,5 +411,5 @@ def _tightened(
         return None
     worst = max(waits, key=lambda s: s.end_ns - s.start_ns)
     operation = max(compute[: worst.event + 1])
-    freed = (worst.end_ns - worst.start_ns) * sets.rates.d2h // 1000
-    return tightening.with_reserve(operation, max(1, freed))
+    still_out = (worst.end_ns - worst.start_ns) * sets.rates.d2h // WORK
+    return tightening.with_reserve(operation, max(1, sets.size[worst.tensor] - still_out))

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slackswap_opt.plan import Clock, Plan, Problem, Schedule, UnbuildablePlanError, lower
+from slackswap_opt.plan import (
+    Clock,
+    Plan,
+    Problem,
+    Schedule,
+    UnbuildablePlanError,
+    lower,
+    without_idle_copies,
+)
 from slackswap_opt.simulator import Verdict, simulate
 
 ROUNDS = 3
@@ -40,11 +48,12 @@ def realize(problem: Problem, plan: Plan, rounds: int = ROUNDS) -> Realized | No
     """
     best: Realized | None = None
     clock: Clock | None = None
+    try:
+        plan = without_idle_copies(problem, plan)
+    except UnbuildablePlanError:
+        return None
     for _ in range(rounds):
-        try:
-            schedule = lower(problem, plan, clock)
-        except UnbuildablePlanError:
-            return None
+        schedule = lower(problem, plan, clock)
         if best is not None and schedule == best.schedule:
             break
         verdict = simulate(problem.step, problem.machine, schedule, problem.budget_bytes)
