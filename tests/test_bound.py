@@ -204,7 +204,7 @@ def test_every_schedule_that_fits_is_a_point_of_every_boundary_model(program: Pr
 
 
 @pytest.mark.slow
-@settings(RELAXED, max_examples=5000)
+@settings(RELAXED, max_examples=1500)
 @given(programs(max_activations=8))
 def test_thousands_of_schedules_are_points_of_every_boundary_model(program: Program):
     is_a_point(program)
@@ -224,7 +224,7 @@ def test_no_schedule_that_fits_is_faster_than_the_bound(program: Program):
 
 
 @pytest.mark.slow
-@settings(RELAXED, max_examples=3000)
+@settings(RELAXED, max_examples=800)
 @given(programs(max_activations=8))
 def test_thousands_of_schedules_are_not_faster_than_the_bound(program: Program):
     no_faster_than_the_bound(program)
@@ -271,7 +271,7 @@ def test_neither_brute_force_nor_heuristics_beat_the_bound(problem: Problem):
 
 
 @pytest.mark.slow
-@settings(RELAXED, max_examples=1500)
+@settings(RELAXED, max_examples=250)
 @given(problems(6))
 def test_neither_brute_force_nor_heuristics_beat_many_bounds(problem: Problem):
     nothing_beats_the_bound(problem, 30_000)

@@ -265,7 +265,7 @@ def test_any_plan_lowers_to_a_schedule_that_the_referee_accepts(case):
 
 
 @pytest.mark.slow
-@settings(RELAXED, max_examples=10_000)
+@settings(RELAXED, max_examples=3_000)
 @given(assigned(12))
 def test_thousands_of_plans_lower_to_schedules_that_the_referee_accepts(case):
     lowers_to_a_valid_schedule(*case)

@@ -96,6 +96,7 @@ def ilp(problem: Problem, options: IlpOptions | None = None) -> PlanResult:
             _cut_search(search)
         if len(search.decisions) <= MEDIUM and not search.done():
             _compact_search(search)
+            _polish(search)
     return search.result(time.perf_counter() - began)
 
 
@@ -390,6 +391,29 @@ def _fixed_for(
     values = answer.values
     decisions = (*cm.keep.values(), *cm.swap.values())
     return {x: round(values[x]) for x in decisions if abs(values[x] - round(values[x])) < 1e-6}
+
+
+def _polish(search: _Search) -> None:
+    """Change one action at a time, as long as the referee likes it better.
+
+    The models round a few things to the safe side; this takes back what single actions can.
+    """
+    tensors = [
+        t for t in search.problem.blocks.evictable if search.problem.step.index.size_bytes[t]
+    ]
+    improved = True
+    while improved and search.best is not None and search.best.plan is not None:
+        improved = False
+        for t in tensors:
+            for action in (Action.KEEP, Action.SWAP, Action.RECOMPUTE):
+                if search.done():
+                    return
+                plan = search.best.plan
+                assert plan is not None
+                before = search.best.step_ns
+                if plan.of(t) is not action:
+                    search.judge(Plan({**plan.actions, t: action}))
+                improved |= search.best.step_ns != before
 
 
 def _tightened(
