@@ -30,7 +30,8 @@ Objective: least re-execution and stall,  min  sum_o d_o y_o + sum_j q_j. The co
 each a function below with its inequality in its docstring:
 
     decide, order, chain, fetch_early, linger           what is where
-    kept_forward, kept_later, queue_out, queue_in       running sums
+    kept_forward, kept_later, held_early,
+    queue_out, queue_in                                 running sums
     memory_forward, memory_later, memory_rerun          the budget in every run
     round_trip, host_memory                             limits on single swaps and on the host
 """
@@ -39,39 +40,15 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from slackswap_opt.formulation.linear import MEBIBYTE, MICROSECOND, LinearModel
-from slackswap_opt.plan import Action, Plan, Problem
-from slackswap_opt.plan.blocks import Block
+from slackswap_opt.formulation.sets import WORK, Sets
+from slackswap_opt.plan import Action, Plan
 
-HOPS = 16
-"""How far downstream, in blocks, a need may lie that re-executes a block."""
-RUNS = 200
-"""Steps of more operations than this are cut into about as many runs."""
-FINE = 12
-"""Operations on either side of the ideal peak that are runs of their own."""
-WORK = 1000
-"""Engine work of a byte: rates are bytes/us, times are ns."""
-
-
-@dataclass(frozen=True)
-class Tightening:
-    """What earlier simulations taught.
-
-    Attributes:
-        reserve_bytes: memory to leave free at an operation, beyond what the model counts.
-    """
-
-    reserve_bytes: Mapping[int, int] = field(default_factory=dict)
-
-    def with_reserve(self, operation: int, more_bytes: int) -> Tightening:
-        """The same with more memory left free at an operation."""
-        reserve = dict(self.reserve_bytes)
-        reserve[operation] = reserve.get(operation, 0) + more_bytes
-        return Tightening(reserve)
+Terms = list[tuple[int, int]]
+"""Pairs of a coefficient and a variable."""
 
 
 @dataclass
@@ -121,255 +98,20 @@ def compact_model(sets: Sets) -> CompactModel:
     chain(cm, sets)
     fetch_early(cm, sets)
     linger(cm, sets)
-    kept = kept_forward(cm, sets)
-    ahead = kept_later(cm, sets)
     waiting = queue_out(cm, sets)
-    coming = queue_in(cm, sets, waiting)
-    memory_forward(cm, sets, kept, waiting.at_start)
-    memory_later(cm, sets, ahead, waiting.at_start, coming)
-    memory_rerun(cm, sets, ahead, waiting.at_start, coming)
-    round_trip(cm, sets, waiting)
+    sums = Sums(
+        kept=kept_forward(cm, sets),
+        ahead=kept_later(cm, sets),
+        early=held_early(cm, sets),
+        waiting=waiting,
+        coming=queue_in(cm, sets, waiting),
+    )
+    memory_forward(cm, sets, sums)
+    memory_later(cm, sets, sums)
+    memory_rerun(cm, sets, sums)
+    round_trip(cm, sets, sums)
     host_memory(cm, sets)
     return cm
-
-
-def assignment(cm: CompactModel, sets: Sets, plan: Plan) -> dict[int, int]:
-    """The 0-1 variables that a plan stands for; sums, queues and stalls are left open."""
-    slots = sets.rerun_slots(plan)
-    values: dict[int, int] = {}
-    for t in cm.keep:
-        values[cm.keep[t]] = int(plan.of(t) is Action.KEEP)
-        values[cm.swap[t]] = int(plan.of(t) is Action.SWAP)
-    for n, window in cm.rerun.items():
-        values |= {x: int(n in slots and slots[n] <= j) for j, x in window.items()}
-
-    def reruns(n: int, j: int) -> int:
-        return int(n in slots and slots[n] <= j)
-
-    def there(t: int, j: int) -> bool:
-        if t in sets.saved and j >= sets.first[t]:
-            return True
-        action = plan.of(t)
-        if action is Action.RECOMPUTE:
-            return bool(reruns(sets.block_of[t], j))
-        return action is Action.KEEP or any(reruns(n, j) for n in sets.readers.get(t, ()))
-
-    for t, fetched in cm.fetched.items():
-        for j, x in fetched.items():
-            if x != cm.swap[t]:
-                values[x] = int(plan.of(t) is Action.SWAP and there(t, j))
-        own = cm.rerun.get(sets.block_of[t], {})
-        for j, x in cm.rebuilt[t].items():
-            if own.get(j) != x:
-                values[x] = int(plan.of(t) is Action.RECOMPUTE and there(t, j))
-        for (begin, end), x in cm.lingers[t].items():
-            since = end if begin == end else begin - 1
-            pending = any(slots.get(n, -1) >= begin for n in sets.readers.get(t, ()))
-            values[x] = int(pending and (t in sets.saved or there(t, since)))
-    return values
-
-
-def neighbourhood(cm: CompactModel, sets: Sets, plan: Plan, free: Collection[int]) -> set[int]:
-    """The 0-1 variables to leave open so that the actions of `free` tensors may change.
-
-    With a tensor, its block; with a block, what it reads and, where that is not simply kept or
-    swapped, the block that rebuilds it in turn.
-    """
-    opened = {x for t in free for x in (cm.keep[t], cm.swap[t])}
-    stack = [sets.block_of[t] for t in free if sets.block_of[t] in cm.rerun]
-    blocks: set[int] = set()
-    touched = set(free)
-    while stack:
-        n = stack.pop()
-        if n in blocks:
-            continue
-        blocks.add(n)
-        touched.update(t for t in sets.blocks[n].outputs if t in cm.keep)
-        for t in sets.blocks[n].inputs:
-            if t not in cm.keep:
-                continue
-            touched.add(t)
-            if (t in free or plan.of(t) is Action.RECOMPUTE) and sets.block_of[t] in cm.rerun:
-                stack.append(sets.block_of[t])
-    for n in blocks:
-        opened.update(cm.rerun[n].values())
-    for t in touched:
-        opened.update(x for x in cm.fetched[t].values() if x != cm.swap[t])
-        own = set(cm.rerun.get(sets.block_of[t], {}).values())
-        opened.update(x for x in cm.rebuilt[t].values() if x not in own)
-        opened.update(cm.lingers[t].values())
-    return opened
-
-
-class Sets:
-    """The model's sets and data.
-
-    Args:
-        problem: step, machine and budget.
-        tightening: corrections learned from simulations.
-        plans: plans that the model must be able to express: their re-execution slots are added.
-        drained: whether every copy out must be over at the turn, when copies in begin. Costs next
-            to nothing on long steps, where it makes fluid queues exact where it matters.
-    """
-
-    def __init__(
-        self,
-        problem: Problem,
-        tightening: Tightening,
-        plans: Sequence[Plan] = (),
-        *,
-        drained: bool = False,
-    ) -> None:
-        self.problem, self.tightening, self.plans = problem, tightening, plans
-        self.drained = drained
-        index, live, blocks = problem.step.index, problem.liveness, problem.blocks
-        self.index, self.live = index, live
-        self.size: list[int] = index.size_bytes.tolist()
-        self.saved = {t for t in blocks.evictable if live.saved[t]}
-        feeds = {t for block in blocks.blocks for t in block.inputs}
-        self.tensors = [
-            t for t in blocks.evictable if self.size[t] > 0 and (t in self.saved or t in feeds)
-        ]
-        members = set(self.tensors)
-        self.blocks: dict[int, Block] = {
-            n: block
-            for n, block in enumerate(blocks.blocks)
-            if any(t in members for t in block.outputs)
-        }
-        self.block_of = {t: blocks.block_of[t] for t in self.tensors}
-        self.readers: dict[int, list[int]] = defaultdict(list)
-        for n, block in self.blocks.items():
-            for t in block.inputs:
-                if t in members:
-                    self.readers[t].append(n)
-        first_later = [int(live.first_later[t]) for t in self.saved]
-        turn = min(first_later, default=index.operations)
-        self.starts = _run_starts(index.operations, turn, live.peak_operation)
-        self.count = len(self.starts)
-        ends = [*self.starts[1:], index.operations]
-        self.run_of = [
-            r for r, (a, b) in enumerate(zip(self.starts, ends, strict=True)) for _ in range(a, b)
-        ]
-        self.turn = self.run_of[turn] if turn < index.operations else self.count
-        durations: list[int] = index.duration_ns.tolist()
-        self.duration = [sum(durations[a:b]) for a, b in zip(self.starts, ends, strict=True)]
-        self.elapsed = list(itertools.accumulate(durations, initial=0))
-        self.done = {t: self.run_of[int(live.last_forward[t])] for t in self.tensors}
-        self.first = {t: self.run_of[int(live.first_later[t])] for t in self.saved}
-        self.last = {t: self.run_of[int(live.last_access[t])] for t in self.saved}
-        self.rates = problem.machine.link.rates()
-
-    def out_rate(self, run: int) -> int:
-        """Work per nanosecond of the queue out: after the turn, the queue in is busy as well."""
-        return self.rates.d2h if run < self.turn else self.rates.d2h_duplex
-
-    def work(self, tensor: int, rate: int) -> int:
-        """Engine work of one copy, its latency included."""
-        latency = self.problem.machine.link.latency_ns
-        return int(self.index.transfer_bytes[tensor]) * WORK + latency * rate
-
-    @cached_property
-    def windows(self) -> dict[int, list[int]]:
-        """W_o, ascending."""
-        near: dict[int, dict[int, int]] = {}
-        for n in sorted(self.blocks, reverse=True):
-            reach = {
-                self.first[t]: 0 for t in self.blocks[n].outputs if t in self.saved and self.size[t]
-            }
-            for t in self.blocks[n].outputs:
-                for reader in self.readers.get(t, ()):
-                    for slot, hops in near.get(reader, {}).items():
-                        if hops < HOPS:
-                            reach[slot] = min(reach.get(slot, HOPS), hops + 1)
-            near[n] = reach
-        slots = {n: set(reach) for n, reach in near.items()}
-        for plan in self.plans:
-            for n, slot in self.rerun_slots(plan).items():
-                slots[n].add(slot)
-        return {n: sorted(slots[n]) for n in self.blocks if slots[n]}
-
-    def rerun_slots(self, plan: Plan) -> dict[int, int]:
-        """The slot in which each block runs again, just before its first need; absent if never."""
-        slots: dict[int, int] = {}
-        for n in sorted(self.blocks, reverse=True):
-            needs = [
-                slot
-                for t in self.blocks[n].outputs
-                if t in self.block_of and plan.of(t) in (Action.RECOMPUTE, Action.DROP)
-                for slot in (
-                    *((self.first[t],) if t in self.saved else ()),
-                    *(slots[c] for c in self.readers.get(t, ()) if c in slots),
-                )
-            ]
-            if needs:
-                slots[n] = min(needs)
-        return slots
-
-    @cached_property
-    def base_bytes(self) -> list[int]:
-        """Most bytes held in each run whatever is decided.
-
-        Tensors that cannot be evicted; evictable ones to the end of the run of their last forward
-        reader, and from the start of the run of their first later reader to their last;
-        workspace; and what experience reserves.
-        """
-        count = self.index.operations
-        change = [0] * (count + 1)
-        ends = [*self.starts[1:], count]
-
-        def hold(first: int, last: int, size: int) -> None:
-            change[first] += size
-            change[last + 1] -= size
-
-        evictable = set(self.problem.blocks.evictable)
-        for t in range(self.index.tensors):
-            written, last = int(self.live.first_write[t]), int(self.live.last_access[t])
-            if written < 0:
-                continue
-            if t not in evictable:
-                hold(written, last, self.size[t])
-                continue
-            leaves = ends[self.run_of[int(self.live.last_forward[t])]] - 1
-            if t not in self.saved:
-                hold(written, min(leaves, last) if t not in self.block_of else leaves, self.size[t])
-                continue
-            returns = self.starts[self.first[t]]
-            last = ends[self.last[t]] - 1 if self.readers.get(t) else last
-            if returns > leaves:
-                hold(written, leaves, self.size[t])
-                hold(returns, last, self.size[t])
-            else:
-                hold(written, last, self.size[t])
-        workspace = self.index.workspace_bytes.tolist()
-        reserve = self.tightening.reserve_bytes
-        most = [0] * self.count
-        for k, held in enumerate(itertools.accumulate(change[:-1])):
-            r = self.run_of[k]
-            most[r] = max(most[r], held + workspace[k] + reserve.get(k, 0))
-        return most
-
-    @cached_property
-    def own_bytes(self) -> list[int]:
-        """Per run, the least that one of its operations allocates when it starts."""
-        index = self.index
-        ends = [*self.starts[1:], index.operations]
-        allocated = [
-            int(index.workspace_bytes[op])
-            + sum(self.size[t] for t, v in index.writes[op] if v == 0)
-            for op in range(index.operations)
-        ]
-        return [min(allocated[a:b]) for a, b in zip(self.starts, ends, strict=True)]
-
-
-def _run_starts(count: int, turn: int, peak: int) -> list[int]:
-    """First operations of the runs: single ones if they are few, or near the peak or the turn."""
-    length = -(-count // RUNS)
-    starts = {0}
-    for low, high in ((0, turn), (turn, count)):
-        starts.update(range(low, high, length))
-    for place in (peak, turn):
-        starts.update(range(max(0, place - FINE), min(count, place + FINE + 1)))
-    return sorted(starts)
 
 
 def _variables(cm: CompactModel, sets: Sets) -> None:
@@ -391,7 +133,7 @@ def _slots_for(cm: CompactModel, sets: Sets, t: int) -> list[int]:
     return sorted({j for n in sets.readers.get(t, ()) for j in cm.rerun.get(n, ())})
 
 
-def _by(slots: Mapping[int, int], j: int) -> list[tuple[int, int]]:
+def _by(slots: Mapping[int, int], j: int) -> Terms:
     """The variable of the last slot up to j, as a term; nothing if there is none."""
     before = [q for q in slots if q <= j]
     return [(1, slots[max(before)])] if before else []
@@ -489,7 +231,7 @@ def linger(cm: CompactModel, sets: Sets) -> None:
             cm.lingers[t][begin, end] = stays
 
 
-def _there(cm: CompactModel, sets: Sets, t: int, j: int) -> list[tuple[int, int]]:
+def _there(cm: CompactModel, sets: Sets, t: int, j: int) -> Terms:
     """-(K_t + G_tj + X_tj); nothing for a saved tensor, which is there from b_t on anyway."""
     if t in sets.saved:
         return []
@@ -497,7 +239,7 @@ def _there(cm: CompactModel, sets: Sets, t: int, j: int) -> list[tuple[int, int]
     return [(-c, x) for c, x in here]
 
 
-def kept_forward(cm: CompactModel, sets: Sets) -> list[list[tuple[int, int]]]:
+def kept_forward(cm: CompactModel, sets: Sets) -> list[Terms]:
     """H_k >= H_k-1 + sum_{a_t = k-1} m_t K_t, up to the turn."""
     leaving: dict[int, list[int]] = defaultdict(list)
     for t in sets.tensors:
@@ -513,7 +255,7 @@ def kept_forward(cm: CompactModel, sets: Sets) -> list[list[tuple[int, int]]]:
     )
 
 
-def kept_later(cm: CompactModel, sets: Sets) -> list[list[tuple[int, int]]]:
+def kept_later(cm: CompactModel, sets: Sets) -> list[Terms]:
     """J_j >= J_j+1 + sum_{b_t = j+1} m_t K_t, from the last run down to the turn."""
     needed: dict[int, list[int]] = defaultdict(list)
     for t, first in sets.first.items():
@@ -531,13 +273,13 @@ def kept_later(cm: CompactModel, sets: Sets) -> list[list[tuple[int, int]]]:
 
 def _running(
     cm: CompactModel,
-    entries: Iterable[tuple[int, list[tuple[int, int]]]],
+    entries: Iterable[tuple[int, Terms]],
     unit: int,
     family: str,
-) -> list[list[tuple[int, int]]]:
+) -> list[Terms]:
     """Running sums as columns, a new one only where something enters."""
-    sums: list[list[tuple[int, int]]] = []
-    current: list[tuple[int, int]] = []
+    sums: list[Terms] = []
+    current: Terms = []
     total = 0
     for _, terms in entries:
         if terms:
@@ -550,9 +292,7 @@ def _running(
     return sums
 
 
-def _rerun_time(
-    cm: CompactModel, sets: Sets, j: int, starts: Mapping[int, list[int]]
-) -> list[tuple[int, int]]:
+def _rerun_time(cm: CompactModel, sets: Sets, j: int, starts: Mapping[int, list[int]]) -> Terms:
     """Time of the re-executions in slot j: sum over o of d_o (U_oj - U_o,j-1)."""
     terms = []
     for n in starts.get(j, ()):
@@ -572,14 +312,43 @@ def _blocks_by_slot(cm: CompactModel) -> dict[int, list[int]]:
 
 
 @dataclass(frozen=True)
-class _Queue:
-    """Columns of the queue out, as terms by run; empty where nothing can be waiting."""
+class Queue:
+    """Columns of the queue out by run, as terms; empty where nothing can be waiting.
 
-    at_start: list[list[tuple[int, int]]]
-    at_end: list[list[tuple[int, int]]]
+    Attributes:
+        at_start: D_k.
+        at_end: B_k.
+    """
+
+    at_start: list[Terms]
+    at_end: list[Terms]
 
 
-def queue_out(cm: CompactModel, sets: Sets) -> _Queue:
+@dataclass(frozen=True)
+class Sums:
+    """Running sums by run, as terms.
+
+    Attributes:
+        kept: H_k.
+        ahead: J_j.
+        early: bytes fetched or rebuilt before their first reader, or lingering after their last.
+        waiting: D_k and B_k.
+        coming: E_j.
+    """
+
+    kept: list[Terms]
+    ahead: list[Terms]
+    early: dict[int, Terms]
+    waiting: Queue
+    coming: list[Terms]
+
+    def held(self, j: int) -> Terms:
+        """What is decided of the memory in run j after the turn, in work units."""
+        held = [(WORK * c, x) for c, x in (*self.ahead[j], *self.early.get(j, ()))]
+        return [*held, *self.waiting.at_start[j], *self.coming[j + 1]]
+
+
+def queue_out(cm: CompactModel, sets: Sets) -> Queue:
     """D_k >= B_k-1 - R (q_k + reruns_k);  B_k >= D_k - R d_k + in_k;  B_k >= in_k.
 
     Work enters when its tensor's last forward reader is done (until then it is counted as held).
@@ -588,12 +357,12 @@ def queue_out(cm: CompactModel, sets: Sets) -> _Queue:
     for t in sets.tensors:
         entering[sets.done[t]].append(t)
     starts = _blocks_by_slot(cm)
-    queue = _Queue([], [])
-    left: list[tuple[int, int]] = []
+    queue = Queue([], [])
+    left: Terms = []
     total = 0
     for k in range(sets.count):
         rate = sets.out_rate(k)
-        at_start: list[tuple[int, int]] = []
+        at_start: Terms = []
         if left:
             column = cm.model.variable(total, unit=MEBIBYTE * WORK)
             pause = [(rate, cm.stall[k])]
@@ -619,7 +388,7 @@ def queue_out(cm: CompactModel, sets: Sets) -> _Queue:
     return queue
 
 
-def queue_in(cm: CompactModel, sets: Sets, out: _Queue) -> list[list[tuple[int, int]]]:
+def queue_in(cm: CompactModel, sets: Sets, out: Queue) -> list[Terms]:
     """F_j >= need_j;  F_j >= need_j + E_j+1 - R (reruns_j + d_j) + loss_j;  E_j >= F_j - R q_j.
 
     The mirror image of the queue out in reverse time: what must have come in by then, for run j
@@ -629,7 +398,7 @@ def queue_in(cm: CompactModel, sets: Sets, out: _Queue) -> list[list[tuple[int, 
     """
     starts = _blocks_by_slot(cm)
     rates = sets.rates
-    needs: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    needs: dict[int, Terms] = defaultdict(list)
     for t, slots in cm.fetched.items():
         work = sets.work(t, rates.h2d)
         previous: int | None = None
@@ -638,8 +407,8 @@ def queue_in(cm: CompactModel, sets: Sets, out: _Queue) -> list[list[tuple[int, 
             if previous is not None:
                 needs[j].append((-work, previous))
             previous = variable
-    coming: list[list[tuple[int, int]]] = [[] for _ in range(sets.count + 1)]
-    following: list[tuple[int, int]] = []
+    coming: list[Terms] = [[] for _ in range(sets.count + 1)]
+    following: Terms = []
     total = 0
     scale, lost = rates.d2h_duplex, rates.h2d - rates.h2d_duplex
     for j in range(sets.count - 1, sets.turn - 1, -1):
@@ -668,47 +437,27 @@ def queue_in(cm: CompactModel, sets: Sets, out: _Queue) -> list[list[tuple[int, 
     return coming
 
 
-def memory_forward(
-    cm: CompactModel,
-    sets: Sets,
-    kept: Sequence[list[tuple[int, int]]],
-    waiting: Sequence[list[tuple[int, int]]],
-) -> None:
+def memory_forward(cm: CompactModel, sets: Sets, sums: Sums) -> None:
     """base_k + H_k + D_k <= M for every run up to the turn."""
     for k in range(sets.turn):
         room = sets.problem.budget_bytes - sets.base_bytes[k]
-        terms = [(WORK * c, x) for c, x in kept[k]] + waiting[k]
+        terms = [(WORK * c, x) for c, x in sums.kept[k]] + sums.waiting.at_start[k]
         cm.model.at_most(terms, WORK * room, "memory")
 
 
-def memory_later(
-    cm: CompactModel,
-    sets: Sets,
-    ahead: Sequence[list[tuple[int, int]]],
-    waiting: Sequence[list[tuple[int, int]]],
-    coming: Sequence[list[tuple[int, int]]],
-) -> None:
+def memory_later(cm: CompactModel, sets: Sets, sums: Sums) -> None:
     """base_j + J_j + sum_{b_t > j} m_t (G_tj + X_tj) + sum m_t A_tj + D_j + E_j+1 <= M."""
-    early = _early(cm, sets)
     for j in range(sets.turn, sets.count):
         room = sets.problem.budget_bytes - sets.base_bytes[j]
-        terms = [(WORK * c, x) for c, x in (*ahead[j], *early.get(j, ()))]
-        cm.model.at_most([*terms, *waiting[j], *coming[j + 1]], WORK * room, "memory")
+        cm.model.at_most(sums.held(j), WORK * room, "memory")
 
 
-def memory_rerun(
-    cm: CompactModel,
-    sets: Sets,
-    ahead: Sequence[list[tuple[int, int]]],
-    waiting: Sequence[list[tuple[int, int]]],
-    coming: Sequence[list[tuple[int, int]]],
-) -> None:
+def memory_rerun(cm: CompactModel, sets: Sets, sums: Sums) -> None:
     """The row of memory_later while o runs again in run j, its scratch instead of the run's own.
 
     Scratch is o's workspace, and a second buffer for each output that is there already:
     (scratch_o - what the run's operations allocate) (U_oj - U_o,j-1) on top of the row of run j.
     """
-    early = _early(cm, sets)
     for n, slots in cm.rerun.items():
         block = sets.blocks[n]
         scratch = block.workspace_bytes
@@ -719,17 +468,14 @@ def memory_rerun(
             if more <= 0:
                 continue
             room = sets.problem.budget_bytes - sets.base_bytes[j]
-            terms = [(WORK * c, x) for c, x in (*ahead[j], *early.get(j, ()))]
             runs = [(WORK * more, variable)]
             runs += [(-WORK * more, x) for _, x in _by(slots, j - 1)]
-            cm.model.at_most(
-                [*terms, *runs, *waiting[j], *coming[j + 1]], WORK * room, "memory of reruns"
-            )
+            cm.model.at_most([*sums.held(j), *runs], WORK * room, "memory of reruns")
 
 
-def _early(cm: CompactModel, sets: Sets) -> dict[int, list[tuple[int, int]]]:
+def held_early(cm: CompactModel, sets: Sets) -> dict[int, Terms]:
     """Per run, what is fetched or rebuilt before its first reader, or lingers after its last."""
-    early: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    early: dict[int, Terms] = defaultdict(list)
     for t in sets.tensors:
         final = sets.first.get(t, sets.turn)
         events = sorted({j for j in (*cm.fetched[t], *cm.rebuilt[t]) if j < final})
@@ -746,7 +492,7 @@ def _early(cm: CompactModel, sets: Sets) -> dict[int, list[tuple[int, int]]]:
     return early
 
 
-def round_trip(cm: CompactModel, sets: Sets, queue: _Queue) -> None:
+def round_trip(cm: CompactModel, sets: Sets, sums: Sums) -> None:
     """B_a + R_out v_t S_t / R_in <= R_out (time from a_t to b_t) + (largest B_a) (1 - S_t).
 
     Queues are in order: t leaves when all that waits with it at the end of its run a_t has left,
@@ -764,7 +510,7 @@ def round_trip(cm: CompactModel, sets: Sets, queue: _Queue) -> None:
         pauses += [x for k in between[:-1] for x in _rerun_time(cm, sets, k, starts)]
         if there + here > available:
             cm.model.at_least([(-there - here, cm.swap[t]), *pauses], -available, "round trip")
-        backlog = queue.at_end[sets.done[t]]
+        backlog = sums.waiting.at_end[sets.done[t]]
         if not backlog:
             continue
         most = cm.model.variables[backlog[0][1]].upper

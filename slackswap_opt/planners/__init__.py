@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from slackswap_opt.plan import PlanResult, Problem
 from slackswap_opt.planners.baselines import keep_all, recompute_all, selective, sqrt_n, swap_all
 from slackswap_opt.planners.greedy import capuchin, greedy
-from slackswap_opt.planners.ilp import IlpOptions, ilp
+from slackswap_opt.planners.ilp import ilp
+from slackswap_opt.planners.search import IlpOptions
 
 Planner = Callable[[Problem], PlanResult]
 

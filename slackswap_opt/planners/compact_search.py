@@ -1,0 +1,126 @@
+"""Short and medium steps: the compact ILP, and single changes that it rounds away."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from slackswap_opt.formulation.compact import CompactModel, compact_model
+from slackswap_opt.formulation.neighbourhood import assignment, neighbourhood
+from slackswap_opt.formulation.sets import WORK, Sets, Tightening
+from slackswap_opt.plan import Action, Plan
+from slackswap_opt.planners.realize import Realized
+from slackswap_opt.planners.search import LESSONS, PATIENCE, Search, complete, stretches
+from slackswap_opt.simulator import Cause
+
+
+def compact_search(search: Search, *, whole: bool) -> None:
+    """Plan with the compact ILP, tightened by what simulations show.
+
+    With and without the rule that copies out are over at the turn: with it the model promises
+    no more than whole copies can do, without it nothing is lost.
+
+    Args:
+        search: the state, which is updated.
+        whole: whether to solve the model at once; otherwise its relaxation is rounded first, and
+            then a few stretches at a time are decided anew.
+    """
+    for drained in (False, True):
+        tightening = Tightening()
+        chance = random.Random(0)
+        plan: Plan | None = None
+        lessons = idle = 0
+        while lessons < LESSONS and idle < PATIENCE:
+            sets = Sets(search.problem, tightening, [plan] if plan else [], drained=drained)
+            cm = compact_model(sets)
+            fixed = {} if whole else _fixed_for(search, cm, sets, plan, chance)
+            values = complete(search, cm.model, fixed) if fixed is not None else None
+            if values is None and fixed:
+                values = complete(search, cm.model, {}) if plan is None else None
+            if values is None:
+                idle = idle + 1 if plan else PATIENCE
+                if search.done():
+                    return
+                continue
+            before = search.best.step_ns if search.best else None
+            proposal = cm.plan(values)
+            realized = search.judge(proposal)
+            if search.done() or realized is None:
+                break
+            learned = _tightened(tightening, cm, sets, values, realized)
+            if learned is not None:
+                tightening, lessons = learned, lessons + 1
+            elif whole:
+                break
+            if realized.verdict.fits:
+                after = search.best.step_ns if search.best else None
+                idle = 0 if after != before else idle + 1
+                plan = proposal if plan is None or after != before else plan
+        if search.done():
+            return
+
+
+def _fixed_for(
+    search: Search,
+    cm: CompactModel,
+    sets: Sets,
+    plan: Plan | None,
+    chance: random.Random,
+) -> dict[int, int] | None:
+    """All but a few stretches of the last plan; at first, what the relaxation makes integral."""
+    if plan is not None:
+        opened = stretches(sorted(cm.keep, key=lambda t: (sets.done[t], t)), chance)
+        left = neighbourhood(cm, sets, plan, opened)
+        return {x: v for x, v in assignment(cm, sets, plan).items() if x not in left}
+    answer = search.solve(cm.model, search.options.seconds, 0, relax=True)
+    if answer.values is None:
+        return None
+    values = answer.values
+    decisions = (*cm.keep.values(), *cm.swap.values())
+    return {x: round(values[x]) for x in decisions if abs(values[x] - round(values[x])) < 1e-6}
+
+
+def polish(search: Search) -> None:
+    """Change one action at a time, as long as the referee likes it better.
+
+    The models round a few things to the safe side; this takes back what single actions can.
+    """
+    tensors = [
+        t for t in search.problem.blocks.evictable if search.problem.step.index.size_bytes[t]
+    ]
+    improved = True
+    while improved and search.best is not None and search.best.plan is not None:
+        improved = False
+        for t in tensors:
+            for action in (Action.KEEP, Action.SWAP, Action.RECOMPUTE):
+                if search.done():
+                    return
+                plan = search.best.plan
+                assert plan is not None
+                before = search.best.step_ns
+                if plan.of(t) is not action:
+                    search.judge(Plan({**plan.actions, t: action}))
+                improved |= search.best.step_ns != before
+
+
+def _tightened(
+    tightening: Tightening,
+    cm: CompactModel,
+    sets: Sets,
+    values: Sequence[float],
+    realized: Realized,
+) -> Tightening | None:
+    """Leave memory free where it ran out, or where a copy out had to be waited for."""
+    compute = realized.schedule.compute
+    verdict = realized.verdict.out_of_memory
+    if verdict is not None:
+        operation = max(compute[: verdict.event + 1])
+        return tightening.with_reserve(operation, max(1, verdict.missing_bytes))
+    waits = [s for s in realized.verdict.timeline.stalls if s.cause is Cause.SWAP_OUT]
+    planned = sum(values[x] for x in cm.stall)
+    if not waits or realized.verdict.stall_ns <= planned * 1.001 + 1:
+        return None
+    worst = max(waits, key=lambda s: s.end_ns - s.start_ns)
+    operation = max(compute[: worst.event + 1])
+    still_out = (worst.end_ns - worst.start_ns) * sets.rates.d2h // WORK
+    return tightening.with_reserve(operation, max(1, sets.size[worst.tensor] - still_out))

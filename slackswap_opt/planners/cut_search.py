@@ -1,0 +1,114 @@
+"""Long steps: the boundary ILP at the cut of the bound."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from slackswap_opt.formulation.cut_plan import CutPlanner, LearnedRow, narrow_tensors
+from slackswap_opt.plan import Action, Problem
+from slackswap_opt.planners.realize import Realized
+from slackswap_opt.planners.search import LESSONS, PATIENCE, Search, complete, stretches
+
+SPACINGS = (None, 16, 48, 8, 96)
+"""Distances of narrow places, in operations, in the order in which they are tried; None: none."""
+
+
+def cut_search(search: Search, rounds: int | None = None) -> None:
+    """Plan with the boundary ILP, with narrow places at one distance after another.
+
+    Args:
+        search: the state, which is updated.
+        rounds: how many distances to try; all if not given.
+    """
+    problem = search.problem
+    cut = search.bound.cut if search.bound.cut >= 0 else problem.liveness.peak_operation
+    learned: list[LearnedRow] = []
+    for number, spacing in enumerate(SPACINGS[:rounds]):
+        narrow = narrow_tensors(problem, spacing) if spacing else set()
+        _descend(search, cut, narrow, learned, random.Random(number))
+        if search.done():
+            return
+
+
+def _descend(
+    search: Search,
+    cut: int,
+    narrow: set[int],
+    learned: list[LearnedRow],
+    chance: random.Random,
+) -> None:
+    """Solve, simulate, tighten; then open one neighbourhood after another."""
+    lessons = idle = 0
+    planner = CutPlanner(search.problem, cut, narrow, learned)
+    values = _round_relaxation(search, planner)
+    while values is not None and not search.done() and idle < PATIENCE:
+        before = search.best.step_ns if search.best else None
+        realized = search.judge(planner.plan(values))
+        row = _lesson(search.problem, realized) if realized else None
+        if row is not None and lessons < LESSONS:
+            lessons += 1
+            learned.append(row)
+            planner = CutPlanner(search.problem, cut, narrow, learned)
+            values = _round_relaxation(search, planner)
+            continue
+        after = search.best.step_ns if search.best else None
+        idle = 0 if after != before else idle + 1
+        values = _openstretches(search, planner, values, chance)
+
+
+def _round_relaxation(search: Search, planner: CutPlanner) -> list[float] | None:
+    """Fix what the relaxation leaves integral, and decide the rest; or all, if that cannot be."""
+    answer = search.solve(planner.model, search.options.seconds, 0, relax=True)
+    if answer.values is None:
+        return None
+    fixed = {
+        x: round(answer.values[x])
+        for variables in planner.decisions.values()
+        for x in variables
+        if abs(answer.values[x] - round(answer.values[x])) < 1e-6
+    }
+    return complete(search, planner.model, fixed) or complete(search, planner.model, {})
+
+
+def _openstretches(
+    search: Search, planner: CutPlanner, values: Sequence[float], chance: random.Random
+) -> list[float] | None:
+    """Decide a few stretches of the step anew, all else as it is; the values kept if it fails."""
+    opened = stretches(list(planner.decisions), chance)
+    fixed = {
+        x: round(values[x])
+        for t, variables in planner.decisions.items()
+        if t not in opened
+        for x in variables
+    }
+    return complete(search, planner.model, fixed) or list(values)
+
+
+def _lesson(problem: Problem, realized: Realized) -> LearnedRow | None:
+    """What an out-of-memory verdict says of memory at the operation where it happened."""
+    verdict = realized.verdict.out_of_memory
+    if verdict is None or verdict.missing_bytes == 0:
+        return None
+    compute = realized.schedule.compute
+    position = max(compute[: verdict.event + 1])
+    if compute[verdict.event] != position:
+        position += 1
+    live, size = problem.liveness, problem.step.index.size_bytes
+    later = [
+        t
+        for t in verdict.resident
+        if (live.saved[t] and live.first_later[t] > position)
+        or (not live.saved[t] and live.activation[t] and live.last_forward[t] < position)
+    ]
+    kept = tuple(t for t in later if realized.plan.of(t) is Action.KEEP)
+    rebuilt = tuple(t for t in later if realized.plan.of(t) in (Action.RECOMPUTE, Action.DROP))
+    held = sum(int(size[t]) for t in kept + rebuilt)
+    if not held:
+        return None
+    everyone = tuple(
+        t
+        for t in problem.blocks.evictable
+        if (live.saved[t] and live.first_later[t] > position) or t in kept
+    )
+    return LearnedRow(everyone, rebuilt, held - verdict.missing_bytes)

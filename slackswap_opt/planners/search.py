@@ -1,0 +1,184 @@
+"""The state of an ILP search, and how a model with part of its decisions fixed is solved."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from slackswap_opt.formulation._pulp import Answer, Limits, Outcome, solve
+from slackswap_opt.formulation.bound import Bound
+from slackswap_opt.formulation.linear import LinearModel, restrict
+from slackswap_opt.plan import Plan, PlanResult, Problem, Status
+from slackswap_opt.planners.realize import Realized, realize
+
+SOLVE_S = 20.0
+"""Longest single solve; node limits end most of them long before, whatever the clock says."""
+NODES = 300
+"""Branch-and-bound nodes per neighbourhood."""
+STRETCHES = 4
+STRETCH = 12
+"""A neighbourhood opens this many stretches of this many tensors."""
+PATIENCE = 4
+"""Neighbourhoods without improvement before the search goes on to another model."""
+LESSONS = 12
+"""Tightenings per model."""
+
+
+@dataclass(frozen=True)
+class IlpOptions:
+    """How the ILP planner searches.
+
+    Attributes:
+        gap: stop once (simulated step - bound) / simulated step is at most this.
+        seconds: wall-clock limit for the whole search.
+        solver: "cbc" or "highs".
+        bound: the problem's bound, if it is known already.
+        starts: results of other planners for this problem, never to be worse than; if there are
+            none, the heuristics are run.
+    """
+
+    gap: float = 0.001
+    seconds: float = 60.0
+    solver: str = "cbc"
+    bound: Bound | None = None
+    starts: tuple[PlanResult, ...] = ()
+
+
+@dataclass
+class Search:
+    """The best schedule so far and what is known of the search.
+
+    Attributes:
+        problem: what is planned.
+        options: when to stop.
+        bound: the proven lower limit.
+        deadline: when the time is over, on the clock of `time.perf_counter`.
+        best: the best result so far.
+        by_solver: whether the best one came from a model.
+        solver: name and version of the solver, once it has answered.
+        time_limited: whether the clock has ended anything.
+        failures: the solver's complaints.
+    """
+
+    problem: Problem
+    options: IlpOptions
+    bound: Bound
+    deadline: float
+    best: PlanResult | None = None
+    by_solver: bool = False
+    solver: str | None = None
+    time_limited: bool = False
+    failures: list[str] = field(default_factory=list)
+
+    @cached_property
+    def decisions(self) -> list[int]:
+        """Tensors about which there is something to decide."""
+        live, size = self.problem.liveness, self.problem.step.index.size_bytes
+        return [t for t in self.problem.blocks.evictable if live.saved[t] and size[t] > 0]
+
+    def start(self, results: Sequence[PlanResult]) -> None:
+        """Take the best of what other planners found."""
+        self.judge(Plan({}), by_solver=False)
+        for result in results:
+            if result.schedule is not None:
+                self._take(result)
+
+    def judge(self, plan: Plan, *, by_solver: bool = True) -> Realized | None:
+        """Lower and simulate a plan, and take it if it is the best."""
+        realized = realize(self.problem, plan)
+        if realized is not None and realized.verdict.fits:
+            result = PlanResult("ilp", Status.FEASIBLE, realized.schedule, realized.step_ns, plan)
+            if self._take(result):
+                self.by_solver = by_solver
+        return realized
+
+    def _take(self, result: PlanResult) -> bool:
+        assert result.step_ns is not None
+        if self.best is None or self.best.step_ns is None or result.step_ns < self.best.step_ns:
+            self.best = result
+            return True
+        return False
+
+    @property
+    def gap(self) -> float:
+        """Certified gap of the best schedule."""
+        if self.best is None or self.best.step_ns is None:
+            return 1.0
+        return (self.best.step_ns - self.bound.step_ns) / max(1, self.best.step_ns)
+
+    def done(self) -> bool:
+        """Whether the gap is reached or the time is over."""
+        if self.gap <= self.options.gap:
+            return True
+        if self.seconds_left() <= 0:
+            self.time_limited = True
+        return self.seconds_left() <= 0
+
+    def seconds_left(self) -> float:
+        """Until the deadline; negative after it."""
+        return self.deadline - time.perf_counter()
+
+    def solve(
+        self, model: LinearModel, seconds: float, gap_ns: int, *, relax: bool = False
+    ) -> Answer:
+        """Solve within what time is left, and note how it went."""
+        limits = Limits(max(0.5, min(seconds, self.seconds_left())), gap_ns, NODES)
+        answer = solve(model, limits, self.options.solver, relax=relax)
+        self.solver = answer.solver
+        self.time_limited |= answer.timed_out
+        if answer.outcome is Outcome.FAILED:
+            self.failures.append(answer.note)
+        return answer
+
+    def result(self, seconds: float) -> PlanResult:
+        """What the search comes to."""
+        if self.best is None:
+            reason = "no schedule that fits was found; that none exists is not proven"
+            return PlanResult(
+                "ilp", Status.INFEASIBLE, reason=reason, solver=self.solver, planning_s=seconds,
+                time_limited=self.time_limited,
+            )  # fmt: skip
+        within = self.gap <= self.options.gap
+        if within:
+            status, reason = Status.OPTIMAL, "certified within the gap asked for"
+        elif self.failures and not self.by_solver:
+            status, reason = Status.FALLBACK, f"the solver failed ({self.failures[0]})"
+        elif not self.by_solver and self.time_limited:
+            status, reason = Status.FALLBACK, "the ILP found nothing better in the time given"
+        else:
+            status, reason = Status.FEASIBLE, "the best schedule found"
+        if not self.by_solver and self.best.planner != "ilp":
+            reason += f"; it is the schedule of {self.best.planner}"
+        return PlanResult(
+            "ilp", status, self.best.schedule, self.best.step_ns, self.best.plan, reason,
+            self.solver, seconds, self.time_limited,
+        )  # fmt: skip
+
+
+def stretches(tensors: Sequence[int], chance: random.Random) -> set[int]:
+    """A few stretches of tensors in order of production."""
+    opened: set[int] = set()
+    for _ in range(STRETCHES):
+        begin = chance.randrange(len(tensors))
+        opened.update(tensors[begin : begin + STRETCH])
+    return opened
+
+
+def complete(search: Search, model: LinearModel, fixed: dict[int, int]) -> list[float] | None:
+    """Solve a model with some variables fixed; one value per variable of the whole model."""
+    restriction = restrict(model, fixed)
+    if restriction.contradiction is not None:
+        return None
+    gap_ns = int(search.options.gap * search.problem.ideal_step_ns / 10)
+    answer = search.solve(restriction.model, SOLVE_S, gap_ns)
+    if answer.values is None:
+        return None
+    values = [0.0] * len(model.variables)
+    for x, decided in fixed.items():
+        values[x] = decided
+    for x, found in zip(restriction.variables, answer.values, strict=True):
+        values[x] = found
+    return values
