@@ -72,7 +72,7 @@ def _fixed_for(
         opened = stretches(sorted(cm.keep, key=lambda t: (sets.done[t], t)), chance)
         left = neighbourhood(cm, sets, plan, opened)
         return {x: v for x, v in assignment(cm, sets, plan).items() if x not in left}
-    answer = search.solve(cm.model, search.options.seconds, 0, relax=True)
+    answer = search.relax(cm.model)
     if answer.values is None:
         return None
     values = answer.values

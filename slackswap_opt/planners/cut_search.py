@@ -59,7 +59,7 @@ def _descend(
 
 def _round_relaxation(search: Search, planner: CutPlanner) -> list[float] | None:
     """Fix what the relaxation leaves integral, and decide the rest; or all, if that cannot be."""
-    answer = search.solve(planner.model, search.options.seconds, 0, relax=True)
+    answer = search.relax(planner.model)
     if answer.values is None:
         return None
     fixed = {

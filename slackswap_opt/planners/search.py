@@ -17,7 +17,9 @@ from slackswap_opt.planners.realize import Realized, realize
 SOLVE_S = 20.0
 """Longest single solve; node limits end most of them long before, whatever the clock says."""
 NODES = 300
-"""Branch-and-bound nodes per neighbourhood."""
+"""Branch-and-bound nodes where a part of the decisions is fixed."""
+WHOLE_NODES = 20_000
+"""Branch-and-bound nodes of a whole model."""
 STRETCHES = 4
 STRETCH = 12
 """A neighbourhood opens this many stretches of this many tensors."""
@@ -121,11 +123,17 @@ class Search:
         """Until the deadline; negative after it."""
         return self.deadline - time.perf_counter()
 
-    def solve(
-        self, model: LinearModel, seconds: float, gap_ns: int, *, relax: bool = False
-    ) -> Answer:
-        """Solve within what time is left, and note how it went."""
-        limits = Limits(max(0.5, min(seconds, self.seconds_left())), gap_ns, NODES)
+    def relax(self, model: LinearModel) -> Answer:
+        """Solve the relaxation of a model."""
+        return self._solve(model, Limits(max(0.5, self.seconds_left())), relax=True)
+
+    def decide(self, model: LinearModel, nodes: int) -> Answer:
+        """Solve a model, to a tenth of the gap asked for."""
+        gap_ns = int(self.options.gap * self.problem.ideal_step_ns / 10)
+        limits = Limits(max(0.5, min(SOLVE_S, self.seconds_left())), gap_ns, nodes)
+        return self._solve(model, limits, relax=False)
+
+    def _solve(self, model: LinearModel, limits: Limits, *, relax: bool) -> Answer:
         answer = solve(model, limits, self.options.solver, relax=relax)
         self.solver = answer.solver
         self.time_limited |= answer.timed_out
@@ -172,8 +180,7 @@ def complete(search: Search, model: LinearModel, fixed: dict[int, int]) -> list[
     restriction = restrict(model, fixed)
     if restriction.contradiction is not None:
         return None
-    gap_ns = int(search.options.gap * search.problem.ideal_step_ns / 10)
-    answer = search.solve(restriction.model, SOLVE_S, gap_ns)
+    answer = search.decide(restriction.model, NODES if fixed else WHOLE_NODES)
     if answer.values is None:
         return None
     values = [0.0] * len(model.variables)
