@@ -3,8 +3,8 @@
 1. Start from the heuristics, and from the bound.
 2. Long steps: solve the boundary ILP at the cut that gives the bound, first with what its
    relaxation leaves integral fixed, then by opening some stretches of the step at a time.
-   Short steps: solve the compact ILP as a whole. Medium ones: a short search of the first kind, then
-   the compact ILP in the same manner. On both, try single changes at the end.
+   Short steps: solve the compact ILP as a whole. Medium ones: a short search of the first kind,
+   then the compact ILP in the same manner. On both, try single changes at the end.
 3. Each solution is lowered and simulated. Where memory runs out or a stall comes that the model did
    not plan, the model is tightened by what the verdict says, and solved again.
 4. Stop at the gap asked for, when nothing improves any more, or at the time limit.
