@@ -90,6 +90,11 @@ class CutPlanner:
         first = self.problem.liveness.first_write
         return {t: tuple(found[t]) for t in sorted(found, key=lambda t: (int(first[t]), t))}
 
+    @property
+    def choices(self) -> list[int]:
+        """All integer variables."""
+        return [x for variables in self.decisions.values() for x in variables]
+
     def plan(self, values: Sequence[float]) -> Plan:
         """The actions that a solution stands for; what the cut does not see is kept or dropped."""
         blocks, saved = self.problem.blocks, self.problem.liveness.saved

@@ -10,7 +10,14 @@ from slackswap_opt.formulation.neighbourhood import assignment, neighbourhood
 from slackswap_opt.formulation.sets import WORK, Sets, Tightening
 from slackswap_opt.plan import Action, Plan
 from slackswap_opt.planners.realize import Realized
-from slackswap_opt.planners.search import LESSONS, PATIENCE, Search, complete, stretches
+from slackswap_opt.planners.search import (
+    LESSONS,
+    PATIENCE,
+    Search,
+    complete,
+    round_relaxation,
+    stretches,
+)
 from slackswap_opt.simulator import Cause
 
 
@@ -26,58 +33,56 @@ def compact_search(search: Search, *, whole: bool) -> None:
             then a few stretches at a time are decided anew.
     """
     for drained in (False, True):
-        tightening = Tightening()
-        chance = random.Random(0)
-        plan: Plan | None = None
-        lessons = idle = 0
-        while lessons < LESSONS and idle < PATIENCE:
-            sets = Sets(search.problem, tightening, [plan] if plan else [], drained=drained)
-            cm = compact_model(sets)
-            fixed = {} if whole else _fixed_for(search, cm, sets, plan, chance)
-            values = complete(search, cm.model, fixed) if fixed is not None else None
-            if values is None and fixed:
-                values = complete(search, cm.model, {}) if plan is None else None
-            if values is None:
-                idle = idle + 1 if plan else PATIENCE
-                if search.done():
-                    return
-                continue
-            before = search.best.step_ns if search.best else None
-            proposal = cm.plan(values)
-            realized = search.judge(proposal)
-            if search.done() or realized is None:
-                break
-            learned = _tightened(tightening, cm, sets, values, realized)
-            if learned is not None:
-                tightening, lessons = learned, lessons + 1
-            elif whole:
-                break
-            if realized.verdict.fits:
-                after = search.best.step_ns if search.best else None
-                idle = 0 if after != before else idle + 1
-                plan = proposal if plan is None or after != before else plan
+        _solve_and_tighten(search, drained=drained, whole=whole)
         if search.done():
             return
 
 
-def _fixed_for(
-    search: Search,
-    cm: CompactModel,
-    sets: Sets,
-    plan: Plan | None,
-    chance: random.Random,
-) -> dict[int, int] | None:
-    """All but a few stretches of the last plan; at first, what the relaxation makes integral."""
-    if plan is not None:
-        opened = stretches(sorted(cm.keep, key=lambda t: (sets.done[t], t)), chance)
-        left = neighbourhood(cm, sets, plan, opened)
-        return {x: v for x, v in assignment(cm, sets, plan).items() if x not in left}
-    answer = search.relax(cm.model)
-    if answer.values is None:
-        return None
-    values = answer.values
-    decisions = (*cm.keep.values(), *cm.swap.values())
-    return {x: round(values[x]) for x in decisions if abs(values[x] - round(values[x])) < 1e-6}
+def _solve_and_tighten(search: Search, *, drained: bool, whole: bool) -> None:
+    """Solve, simulate, learn; until there is nothing to learn or nothing improves."""
+    tightening = Tightening()
+    chance = random.Random(0)
+    plan: Plan | None = None
+    lessons = idle = 0
+    while lessons < LESSONS and idle < PATIENCE and not search.done():
+        sets = Sets(search.problem, tightening, [plan] if plan else [], drained=drained)
+        cm = compact_model(sets)
+        if whole:
+            values = complete(search, cm.model, {})
+        elif plan is None:
+            choices = (*cm.keep.values(), *cm.swap.values())
+            values = round_relaxation(search, cm.model, choices)
+        else:
+            values = _reopened(search, cm, sets, plan, chance)
+        if values is None:
+            if plan is None:
+                return
+            idle += 1
+            continue
+        before = search.best_ns
+        proposal = cm.plan(values)
+        realized = search.judge(proposal)
+        if realized is None:
+            return
+        learned = _tightened(tightening, cm, sets, values, realized)
+        if learned is not None:
+            tightening, lessons = learned, lessons + 1
+        elif whole:
+            return
+        if realized.verdict.fits:
+            improved = search.best_ns != before
+            idle = 0 if improved else idle + 1
+            plan = proposal if plan is None or improved else plan
+
+
+def _reopened(
+    search: Search, cm: CompactModel, sets: Sets, plan: Plan, chance: random.Random
+) -> list[float] | None:
+    """Decide a few stretches of the step anew, all else as in the plan."""
+    opened = stretches(sorted(cm.keep, key=lambda t: (sets.done[t], t)), chance)
+    left = neighbourhood(cm, sets, plan, opened)
+    fixed = {x: v for x, v in assignment(cm, sets, plan).items() if x not in left}
+    return complete(search, cm.model, fixed)
 
 
 def polish(search: Search) -> None:
@@ -85,9 +90,8 @@ def polish(search: Search) -> None:
 
     The models round a few things to the safe side; this takes back what single actions can.
     """
-    tensors = [
-        t for t in search.problem.blocks.evictable if search.problem.step.index.size_bytes[t]
-    ]
+    size = search.problem.step.index.size_bytes
+    tensors = [t for t in search.problem.blocks.evictable if size[t]]
     improved = True
     while improved and search.best is not None and search.best.plan is not None:
         improved = False
@@ -97,10 +101,10 @@ def polish(search: Search) -> None:
                     return
                 plan = search.best.plan
                 assert plan is not None
-                before = search.best.step_ns
+                before = search.best_ns
                 if plan.of(t) is not action:
                     search.judge(Plan({**plan.actions, t: action}))
-                improved |= search.best.step_ns != before
+                improved |= search.best_ns != before
 
 
 def _tightened(

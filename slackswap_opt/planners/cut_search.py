@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from slackswap_opt.formulation.cut_plan import CutPlanner, LearnedRow, narrow_tensors
 from slackswap_opt.plan import Action, Problem
 from slackswap_opt.planners.realize import Realized
-from slackswap_opt.planners.search import LESSONS, PATIENCE, Search, complete, stretches
+from slackswap_opt.planners.search import (
+    LESSONS,
+    PATIENCE,
+    Search,
+    complete,
+    round_relaxation,
+    stretches,
+)
 
 SPACINGS = (None, 16, 48, 8, 96)
 """Distances of narrow places, in operations, in the order in which they are tried; None: none."""
@@ -41,37 +48,22 @@ def _descend(
     """Solve, simulate, tighten; then open one neighbourhood after another."""
     lessons = idle = 0
     planner = CutPlanner(search.problem, cut, narrow, learned)
-    values = _round_relaxation(search, planner)
+    values = round_relaxation(search, planner.model, planner.choices)
     while values is not None and not search.done() and idle < PATIENCE:
-        before = search.best.step_ns if search.best else None
+        before = search.best_ns
         realized = search.judge(planner.plan(values))
         row = _lesson(search.problem, realized) if realized else None
         if row is not None and lessons < LESSONS:
             lessons += 1
             learned.append(row)
             planner = CutPlanner(search.problem, cut, narrow, learned)
-            values = _round_relaxation(search, planner)
+            values = round_relaxation(search, planner.model, planner.choices)
             continue
-        after = search.best.step_ns if search.best else None
-        idle = 0 if after != before else idle + 1
-        values = _openstretches(search, planner, values, chance)
+        idle = 0 if search.best_ns != before else idle + 1
+        values = _reopened(search, planner, values, chance)
 
 
-def _round_relaxation(search: Search, planner: CutPlanner) -> list[float] | None:
-    """Fix what the relaxation leaves integral, and decide the rest; or all, if that cannot be."""
-    answer = search.relax(planner.model)
-    if answer.values is None:
-        return None
-    fixed = {
-        x: round(answer.values[x])
-        for variables in planner.decisions.values()
-        for x in variables
-        if abs(answer.values[x] - round(answer.values[x])) < 1e-6
-    }
-    return complete(search, planner.model, fixed) or complete(search, planner.model, {})
-
-
-def _openstretches(
+def _reopened(
     search: Search, planner: CutPlanner, values: Sequence[float], chance: random.Random
 ) -> list[float] | None:
     """Decide a few stretches of the step anew, all else as it is; the values kept if it fails."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -20,6 +20,8 @@ NODES = 300
 """Branch-and-bound nodes where a part of the decisions is fixed."""
 WHOLE_NODES = 20_000
 """Branch-and-bound nodes of a whole model."""
+INTEGRAL = 1e-6
+"""What counts as whole in a relaxation."""
 STRETCHES = 4
 STRETCH = 12
 """A neighbourhood opens this many stretches of this many tensors."""
@@ -99,17 +101,22 @@ class Search:
 
     def _take(self, result: PlanResult) -> bool:
         assert result.step_ns is not None
-        if self.best is None or self.best.step_ns is None or result.step_ns < self.best.step_ns:
+        if self.best_ns is None or result.step_ns < self.best_ns:
             self.best = result
             return True
         return False
 
     @property
+    def best_ns(self) -> int | None:
+        """Step time of the best schedule."""
+        return None if self.best is None else self.best.step_ns
+
+    @property
     def gap(self) -> float:
-        """Certified gap of the best schedule."""
-        if self.best is None or self.best.step_ns is None:
+        """Certified gap of the best schedule; 1 while there is none."""
+        if self.best_ns is None:
             return 1.0
-        return (self.best.step_ns - self.bound.step_ns) / max(1, self.best.step_ns)
+        return (self.best_ns - self.bound.step_ns) / max(1, self.best_ns)
 
     def done(self) -> bool:
         """Whether the gap is reached or the time is over."""
@@ -164,6 +171,21 @@ class Search:
             "ilp", status, self.best.schedule, self.best.step_ns, self.best.plan, reason,
             self.solver, seconds, self.time_limited,
         )  # fmt: skip
+
+
+def round_relaxation(
+    search: Search, model: LinearModel, choices: Iterable[int]
+) -> list[float] | None:
+    """Fix the choices that the relaxation leaves integral, and decide the rest.
+
+    Where that is impossible, everything is decided at once.
+    """
+    relaxed = search.relax(model).values
+    if relaxed is None:
+        return None
+    whole = {x: round(relaxed[x]) for x in choices}
+    fixed = {x: value for x, value in whole.items() if abs(relaxed[x] - value) < INTEGRAL}
+    return complete(search, model, fixed) or complete(search, model, {})
 
 
 def stretches(tensors: Sequence[int], chance: random.Random) -> set[int]:
