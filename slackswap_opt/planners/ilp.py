@@ -45,7 +45,8 @@ def ilp(problem: Problem, options: IlpOptions | None = None) -> PlanResult:
         reason = "no schedule exists: one operation alone needs more memory than the budget"
         return PlanResult("ilp", Status.INFEASIBLE, reason=reason)
     limit = options.bound or bound(problem, solver=options.solver)
-    search = Search(problem, options, limit, began + options.seconds)
+    deadline = began + options.seconds
+    search = Search(problem, options, limit, deadline, solver=limit.solver or None)
     search.start(options.starts or tuple(plan(problem) for plan in _HEURISTICS))
     decisions = len(search.decisions)
     if decisions > SHORT and not search.done():

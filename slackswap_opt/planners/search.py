@@ -62,7 +62,7 @@ class Search:
         deadline: when the time is over, on the clock of `time.perf_counter`.
         best: the best result so far.
         by_solver: whether the best one came from a model.
-        solver: name and version of the solver, once it has answered.
+        solver: name and version of the solver behind the bound or the last model.
         time_limited: whether the clock has ended anything.
         failures: the solver's complaints.
     """

@@ -1,0 +1,92 @@
+"""The ILP planner as a whole, on a short transformer and on steps with nothing to gain."""
+
+import dataclasses
+
+import pytest
+
+from slackswap_opt.formulation.bound import bound
+from slackswap_opt.machine import load_machine
+from slackswap_opt.plan import PlanResult, Problem, Status
+from slackswap_opt.planners import HEURISTICS, IlpOptions, ilp
+from slackswap_opt.simulator import simulate
+from slackswap_opt.workloads import build_step, load_workload
+
+
+@pytest.fixture(scope="module")
+def transformer() -> Problem:
+    machine = load_machine("a100-80gb-pcie4")
+    step = build_step(load_workload("bert-large", layers=4), machine)
+    whole = Problem(step, machine, 1)
+    return whole.with_budget(whole.liveness.ideal_peak_bytes * 4 // 10)
+
+
+@pytest.fixture(scope="module")
+def starts(transformer: Problem) -> tuple[PlanResult, ...]:
+    return tuple(planner(transformer) for planner in HEURISTICS.values())
+
+
+def test_it_is_certified_and_beats_every_heuristic(transformer, starts):
+    limit = bound(transformer)
+    result = ilp(transformer, IlpOptions(gap=0.005, bound=limit, starts=starts))
+    assert result.schedule is not None
+    assert result.status is Status.OPTIMAL
+    verdict = simulate(
+        transformer.step, transformer.machine, result.schedule, transformer.budget_bytes
+    )
+    assert verdict.step_ns == result.step_ns
+    assert limit.step_ns <= verdict.step_ns <= limit.step_ns * 1.0051
+    assert all(verdict.step_ns <= r.step_ns for r in starts if r.step_ns is not None)
+    assert "CBC" in (result.solver or "")
+    assert result.reason == "certified within the gap asked for"
+
+
+def test_the_same_input_gives_the_same_plan(transformer, starts):
+    options = IlpOptions(gap=0.005, starts=starts)
+    first, second = (ilp(transformer, options) for _ in range(2))
+    assert not first.time_limited
+    assert first.schedule == second.schedule
+    assert first.status is second.status
+
+
+def test_a_heuristic_within_the_gap_is_kept_and_named(transformer):
+    ample = transformer.with_budget(transformer.liveness.ideal_peak_bytes)
+    result = ilp(ample)
+    assert result.step_ns == ample.ideal_step_ns
+    assert result.status is Status.OPTIMAL
+
+
+def test_a_budget_below_one_operation_is_proven_infeasible(transformer):
+    result = ilp(transformer.with_budget(1))
+    assert result.status is Status.INFEASIBLE
+    assert result.schedule is None
+    assert "no schedule exists" in result.reason
+
+
+def test_without_time_the_best_heuristic_is_returned_and_labelled(transformer, starts):
+    best = min(r.step_ns for r in starts if r.step_ns is not None)
+    options = IlpOptions(gap=0.0, seconds=1e-3, starts=starts)
+    result = ilp(transformer, options)
+    assert result.step_ns == best
+    assert result.status is Status.FALLBACK
+    assert result.time_limited
+
+
+def test_a_solver_that_claims_nonsense_changes_no_plan(transformer, starts, monkeypatch):
+    def nonsense(model, limits, solver="cbc", start=None, *, relax=False):
+        answer = honest(model, limits, solver, start, relax=relax)
+        if answer.values is None:
+            return answer
+        return dataclasses.replace(answer, values=tuple(0.0 for _ in answer.values))
+
+    import slackswap_opt.planners.search as search
+
+    honest = search.solve
+    monkeypatch.setattr(search, "solve", nonsense)
+    limit = bound(transformer)
+    result = ilp(transformer, IlpOptions(gap=0.0, seconds=3, bound=limit, starts=starts))
+    assert result.schedule is not None
+    assert result.step_ns >= limit.step_ns
+    verdict = simulate(
+        transformer.step, transformer.machine, result.schedule, transformer.budget_bytes
+    )
+    assert verdict.step_ns == result.step_ns
