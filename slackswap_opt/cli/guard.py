@@ -12,6 +12,7 @@ from typing import ParamSpec
 
 import typer
 
+from slackswap_opt.cli.streams import discard_stdout, plain
 from slackswap_opt.errors import (
     CertificateError,
     InputError,
@@ -65,20 +66,8 @@ def guarded(command: Callable[P, Exit]) -> Callable[P, None]:
     return run
 
 
-def discard_stdout() -> None:
-    """The reader has gone: let the rest of the output go nowhere."""
-    try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-    except (OSError, ValueError):
-        pass
-
-
 def complain(message: str) -> None:
     """An error message on stderr."""
-    from slackswap_opt.cli.show import plain
-
     text = "".join(f"\n  {line}" if n else line for n, line in enumerate(message.splitlines()))
     typer.secho("error: ", fg="red", bold=True, nl=False, err=True, color=_colour())
     typer.echo(plain(text, keep="\n"), err=True)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from slackswap_opt.cli.guard import discard_stdout
+from slackswap_opt.cli.streams import discard_stdout, plain
 
 WIDE = 160
 """Columns assumed where the output is not a terminal."""
@@ -104,11 +104,6 @@ def print_facts(facts: Mapping[str, str]) -> None:
     """Names and values, aligned."""
     width = max(map(len, facts))
     print_lines(*(f"{name:<{width}}  {value}" for name, value in facts.items()))
-
-
-def plain(text: str, keep: str = "") -> str:
-    """Text without control characters, which names in a file may contain."""
-    return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 # Figures
