@@ -107,7 +107,8 @@ def solve(
         model: what to minimize.
         limits: when to stop.
         solver: "cbc" or "highs".
-        start: a feasible point to start from, where the solver can use one.
+        start: values of the integer variables to start from, where the solver can use them (those
+            of other variables do not count).
         relax: ignore integrality.
 
     Raises:

@@ -20,6 +20,9 @@ from slackswap_opt.planners.search import (
 )
 from slackswap_opt.simulator import Cause
 
+SHORT_NODES = 20_000
+"""Branch-and-bound nodes for a whole short step."""
+
 
 def compact_search(search: Search, *, whole: bool) -> None:
     """Plan with the compact ILP, tightened by what simulations show.
@@ -45,13 +48,15 @@ def _solve_and_tighten(search: Search, *, drained: bool, whole: bool) -> None:
     plan: Plan | None = None
     lessons = idle = 0
     while lessons < LESSONS and idle < PATIENCE and not search.done():
-        sets = Sets(search.problem, tightening, [plan] if plan else [], drained=drained)
+        known = plan or (search.best.plan if search.best else None)
+        sets = Sets(search.problem, tightening, [known] if known else [], drained=drained)
         cm = compact_model(sets)
+        start = assignment(cm, sets, known) if known else None
         if whole:
-            values = complete(search, cm.model, {})
+            values = complete(search, cm.model, {}, start, SHORT_NODES)
         elif plan is None:
             choices = (*cm.keep.values(), *cm.swap.values())
-            values = round_relaxation(search, cm.model, choices)
+            values = round_relaxation(search, cm.model, choices, start)
         else:
             values = _reopened(search, cm, sets, plan, chance)
         if values is None:

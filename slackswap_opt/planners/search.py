@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,9 +17,7 @@ from slackswap_opt.planners.realize import Realized, realize
 SOLVE_S = 20.0
 """Longest single solve; node limits end most of them long before, whatever the clock says."""
 NODES = 300
-"""Branch-and-bound nodes where a part of the decisions is fixed."""
-WHOLE_NODES = 20_000
-"""Branch-and-bound nodes of a whole model."""
+"""Branch-and-bound nodes per solve, a limit that does not depend on the clock."""
 INTEGRAL = 1e-6
 """What counts as whole in a relaxation."""
 STRETCHES = 4
@@ -134,14 +132,23 @@ class Search:
         """Solve the relaxation of a model."""
         return self._solve(model, Limits(max(0.5, self.seconds_left())), relax=True)
 
-    def decide(self, model: LinearModel, nodes: int) -> Answer:
-        """Solve a model, to a tenth of the gap asked for."""
+    def decide(
+        self, model: LinearModel, nodes: int, start: Sequence[float] | None = None
+    ) -> Answer:
+        """Solve a model to a tenth of the gap asked for, from decisions that are known to work."""
         gap_ns = int(self.options.gap * self.problem.ideal_step_ns / 10)
         limits = Limits(max(0.5, min(SOLVE_S, self.seconds_left())), gap_ns, nodes)
-        return self._solve(model, limits, relax=False)
+        return self._solve(model, limits, start)
 
-    def _solve(self, model: LinearModel, limits: Limits, *, relax: bool) -> Answer:
-        answer = solve(model, limits, self.options.solver, relax=relax)
+    def _solve(
+        self,
+        model: LinearModel,
+        limits: Limits,
+        start: Sequence[float] | None = None,
+        *,
+        relax: bool = False,
+    ) -> Answer:
+        answer = solve(model, limits, self.options.solver, start, relax=relax)
         self.solver = answer.solver
         self.time_limited |= answer.timed_out
         if answer.outcome is Outcome.FAILED:
@@ -174,18 +181,21 @@ class Search:
 
 
 def round_relaxation(
-    search: Search, model: LinearModel, choices: Iterable[int]
+    search: Search,
+    model: LinearModel,
+    choices: Iterable[int],
+    start: Mapping[int, int] | None = None,
 ) -> list[float] | None:
     """Fix the choices that the relaxation leaves integral, and decide the rest.
 
-    Where that is impossible, everything is decided at once.
+    Where that is impossible, everything is decided at once, starting from known decisions.
     """
     relaxed = search.relax(model).values
     if relaxed is None:
         return None
     whole = {x: round(relaxed[x]) for x in choices}
     fixed = {x: value for x, value in whole.items() if abs(relaxed[x] - value) < INTEGRAL}
-    return complete(search, model, fixed) or complete(search, model, {})
+    return complete(search, model, fixed) or complete(search, model, {}, start)
 
 
 def stretches(tensors: Sequence[int], chance: random.Random) -> set[int]:
@@ -197,12 +207,22 @@ def stretches(tensors: Sequence[int], chance: random.Random) -> set[int]:
     return opened
 
 
-def complete(search: Search, model: LinearModel, fixed: dict[int, int]) -> list[float] | None:
-    """Solve a model with some variables fixed; one value per variable of the whole model."""
+def complete(
+    search: Search,
+    model: LinearModel,
+    fixed: Mapping[int, int],
+    start: Mapping[int, int] | None = None,
+    nodes: int = NODES,
+) -> list[float] | None:
+    """Solve a model with some variables fixed, starting from known decisions if there are any.
+
+    Returns one value per variable of the whole model, None if there is no solution.
+    """
     restriction = restrict(model, fixed)
     if restriction.contradiction is not None:
         return None
-    answer = search.decide(restriction.model, NODES if fixed else WHOLE_NODES)
+    known = [float(start.get(x, 0)) for x in restriction.variables] if start else None
+    answer = search.decide(restriction.model, nodes, known)
     if answer.values is None:
         return None
     values = [0.0] * len(model.variables)
