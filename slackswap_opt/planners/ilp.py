@@ -50,7 +50,7 @@ def ilp(problem: Problem, options: IlpOptions | None = None) -> PlanResult:
     search.start(options.starts or tuple(plan(problem) for plan in _HEURISTICS))
     decisions = len(search.decisions)
     if decisions > SHORT and not search.done():
-        cut_search(search, rounds=2 if decisions <= MEDIUM else None)
+        cut_search(search, rounds=1 if decisions <= MEDIUM else None)
     if decisions <= MEDIUM and not search.done():
         compact_search(search, whole=decisions <= SHORT)
         polish(search)
