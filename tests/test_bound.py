@@ -331,6 +331,23 @@ def test_both_solvers_lead_to_the_same_bound(problem: Problem):
     assert verified(problem, "cbc") == pytest.approx(verified(problem, "highs"), rel=1e-6, abs=2)
 
 
+@pytest.mark.parametrize("solver", _pulp.available_solvers())
+@pytest.mark.parametrize(("out", "limit_ns"), [(1, 2055), (40, 1079)])
+def test_bytes_and_nanoseconds_are_not_lost_in_the_tolerances_of_a_solver(
+    solver: str, out: int, limit_ns: int
+):
+    """One byte must leave and return, 1000 ns back at 1 MB/s, in a step of 58 ns."""
+    step = step_of(
+        ("f0", 1, "", "a0"), ("f1", 1, "a0", "a1"), ("f2", 1, "a1", "a2"), ("F3", 1, "", "a3"),
+        ("f4", 1, "a0", "a4"), ("b4", 1, "a0 a4", "g"), ("b3", 1, "a3", ""),
+        ("b2", 1, "a1 a2", "h"), ("b1", 1, "h a0 a1 g", "g@1"), ("b0", 48, "g@1 a0", ""),
+        a0=1, a1=1, a2=1, a3=1, a4=1, g=1, h=0,
+    )  # fmt: skip
+    link = Link(out * MB_PER_S, MB_PER_S, out * MB_PER_S, MB_PER_S)
+    problem = Problem(step, Machine("hand", DEVICE, link), 3)
+    assert verified(problem, solver) == about(limit_ns)
+
+
 # --- What the solver says is not believed -----------------------------------------------------
 
 TURNED = step_of(

@@ -42,7 +42,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from slackswap_opt.formulation.linear import MEBIBYTE, MICROSECOND, LinearModel
+from slackswap_opt.formulation.linear import MICROSECOND, LinearModel, grain
 from slackswap_opt.plan.problem import Problem
 from slackswap_opt.step import working_set_bytes
 
@@ -119,6 +119,7 @@ class _Cut:
         self.elapsed = list(itertools.accumulate(self.durations, initial=0))
         self.rates = problem.machine.link.rates()
         self.latency = problem.machine.link.latency_ns
+        self.tick_ns = grain(problem.ideal_step_ns)
         self.room = problem.budget_bytes - int(working_set_bytes(problem.step)[cut])
         self.there = {t for t, _ in index.reads[cut] + index.writes[cut]}
         self.operations = [o for o in range(cut) if index.recomputable[o]]
@@ -216,7 +217,7 @@ def _running_totals(
     for position, values in groups:
         terms = [(-at.work(t, rate), cm.swap[t, v]) for t, v in values]
         largest -= sum(c for c, _ in terms)
-        total = cm.model.variable(largest, unit=MEBIBYTE * 1000)
+        total = cm.model.variable(largest, unit=rate * at.tick_ns)
         cm.model.at_least([(1, total), *before, *terms], 0, "running total")
         before = [(-1, total)]
         yield position, total

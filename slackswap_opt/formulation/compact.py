@@ -43,7 +43,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slackswap_opt.formulation.linear import MEBIBYTE, MICROSECOND, LinearModel
+from slackswap_opt.formulation.linear import MICROSECOND, LinearModel, grain
 from slackswap_opt.formulation.sets import WORK, Sets
 from slackswap_opt.plan import Action, Plan
 
@@ -250,7 +250,7 @@ def kept_forward(cm: CompactModel, sets: Sets) -> list[Terms]:
             (k, [(sets.size[t], cm.keep[t]) for t in leaving.get(k - 1, ())])
             for k in range(sets.turn)
         ),
-        MEBIBYTE,
+        grain(sets.problem.budget_bytes),
         "kept",
     )
 
@@ -265,7 +265,7 @@ def kept_later(cm: CompactModel, sets: Sets) -> list[Terms]:
     sums = _running(
         cm,
         ((j, [(sets.size[t], cm.keep[t]) for t in needed.get(j + 1, ())]) for j in down),
-        MEBIBYTE,
+        grain(sets.problem.budget_bytes),
         "kept",
     )
     return [[]] * sets.turn + sums[::-1]
@@ -364,7 +364,7 @@ def queue_out(cm: CompactModel, sets: Sets) -> Queue:
         rate = sets.out_rate(k)
         at_start: Terms = []
         if left:
-            column = cm.model.variable(total, unit=MEBIBYTE * WORK)
+            column = cm.model.variable(total, unit=rate * sets.tick_ns)
             pause = [(rate, cm.stall[k])]
             pause += [(rate * c, x) for c, x in _rerun_time(cm, sets, k, starts)]
             cm.model.at_least([(1, column), *((-c, x) for c, x in left), *pause], 0, "queue out")
@@ -376,7 +376,7 @@ def queue_out(cm: CompactModel, sets: Sets) -> Queue:
         total += sum(c for c, _ in enter)
         left = []
         if at_start or enter:
-            column = cm.model.variable(total, unit=MEBIBYTE * WORK)
+            column = cm.model.variable(total, unit=rate * sets.tick_ns)
             before = [(-c, x) for c, x in at_start]
             inside = [(-c, x) for c, x in enter]
             worked = rate * sets.duration[k]
@@ -416,7 +416,7 @@ def queue_in(cm: CompactModel, sets: Sets, out: Queue) -> list[Terms]:
         total += sum(max(0, c) for c, _ in need)
         if not need and not following:
             continue
-        after_stall = cm.model.variable(total, unit=MEBIBYTE * WORK)
+        after_stall = cm.model.variable(total, unit=rates.h2d * sets.tick_ns)
         inside = [(-c, x) for c, x in need]
         if need:
             cm.model.at_least([(1, after_stall), *inside], 0, "queue in")
@@ -427,7 +427,7 @@ def queue_in(cm: CompactModel, sets: Sets, out: Queue) -> list[Terms]:
             terms += [(-lost * c, x) for c, x in out.at_start[j]]
             terms += [(lost * c, x) for c, x in out.at_end[j]]
             cm.model.at_least(terms, -scale * rates.h2d * sets.duration[j], "queue in")
-        begin = cm.model.variable(total, unit=MEBIBYTE * WORK)
+        begin = cm.model.variable(total, unit=rates.h2d * sets.tick_ns)
         stall = (rates.h2d, cm.stall[j])
         cm.model.at_least([(1, begin), (-1, after_stall), stall], 0, "queue in")
         following = [(1, begin)]

@@ -14,7 +14,15 @@ Terms = Iterable[tuple[int, int]]
 """Pairs of a coefficient and a variable."""
 
 MICROSECOND = 1000
-MEBIBYTE = 2**20
+
+
+def grain(whole: int) -> int:
+    """A unit for sums of parts of a whole: a 4096th, so that the solver sees numbers near 1.
+
+    It follows the data: with a fixed unit such as 1 MiB, bytes of small steps would fall below
+    the solver's tolerances.
+    """
+    return max(1, whole >> 12)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from slackswap_opt.formulation.linear import grain
 from slackswap_opt.plan import Action, Block, Plan, Problem
 
 HOPS = 16
@@ -94,6 +95,7 @@ class Sets:
         self.first = {t: self.run_of[int(live.first_later[t])] for t in self.saved}
         self.last = {t: self.run_of[int(live.last_access[t])] for t in self.saved}
         self.rates = problem.machine.link.rates()
+        self.tick_ns = grain(problem.ideal_step_ns)
 
     def out_rate(self, run: int) -> int:
         """Work per nanosecond of the queue out: after the turn, the queue in is busy as well."""
