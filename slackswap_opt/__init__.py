@@ -31,7 +31,18 @@ if TYPE_CHECKING:
         parse_budget,
     )
     from slackswap_opt.plan.files import PlanFile, read_plan, write_plan
-    from slackswap_opt.planners import HEURISTICS, PLANNERS, IlpOptions, greedy, ilp
+    from slackswap_opt.planners import (
+        HEURISTICS,
+        ON_REQUEST,
+        PLANNERS,
+        IlpOptions,
+        ReferenceOptions,
+        ReferencePlan,
+        greedy,
+        ilp,
+        reference,
+        reference_plan,
+    )
     from slackswap_opt.simulator import Verdict, simulate
     from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, Value
     from slackswap_opt.study import Row, Settings, compare, smallest_budget, sweep
@@ -39,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HEURISTICS",
+    "ON_REQUEST",
     "PLANNERS",
     "Action",
     "Bound",
@@ -50,6 +62,8 @@ __all__ = [
     "PlanFile",
     "PlanResult",
     "Problem",
+    "ReferenceOptions",
+    "ReferencePlan",
     "Row",
     "Schedule",
     "Settings",
@@ -73,6 +87,8 @@ __all__ = [
     "parse_budget",
     "read_plan",
     "read_step",
+    "reference",
+    "reference_plan",
     "simulate",
     "smallest_budget",
     "sweep",
@@ -90,7 +106,10 @@ _HOMES = {
         "Action", "Plan", "PlanResult", "Problem", "Schedule", "Status", "lower", "parse_budget",
     ),
     "plan.files": ("PlanFile", "read_plan", "write_plan"),
-    "planners": ("HEURISTICS", "PLANNERS", "IlpOptions", "greedy", "ilp"),
+    "planners": (
+        "HEURISTICS", "ON_REQUEST", "PLANNERS", "IlpOptions", "ReferenceOptions", "ReferencePlan",
+        "greedy", "ilp", "reference", "reference_plan",
+    ),
     "simulator": ("Verdict", "simulate"),
     "step": ("Operation", "Phase", "Tensor", "TrainingStep", "Value"),
     "study": ("Row", "Settings", "compare", "smallest_budget", "sweep"),

@@ -1,4 +1,4 @@
-"""Hypothesis draws the same examples in every run; `--hypothesis-profile explore` draws new ones."""
+"""Hypothesis draws the same examples in every run; `--hypothesis-profile explore` draws others."""
 
 from hypothesis import settings
 

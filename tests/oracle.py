@@ -50,10 +50,25 @@ class Played:
         return sum(end - start for _, start, end, _, _ in self.stalls)
 
 
-def play(step: TrainingStep, machine: Machine, schedule: Schedule, capacity_bytes: int) -> Played:
+@dataclass(frozen=True)
+class Numbers:
+    """Durations of events and work (bytes x 1000) of copies that are not as the step says."""
+
+    durations: list[int]
+    work_out: list[int]
+    work_in: list[int]
+
+
+def play(
+    step: TrainingStep,
+    machine: Machine,
+    schedule: Schedule,
+    capacity_bytes: int,
+    numbers: Numbers | None = None,
+) -> Played:
     """Play a schedule at a capacity; ScheduleError where the contract says error."""
     check_form(step, schedule)
-    return Referee(step, machine, schedule, capacity_bytes).run()
+    return Referee(step, machine, schedule, capacity_bytes, numbers).run()
 
 
 def plain(verdict: Verdict) -> Played:
@@ -167,7 +182,7 @@ class Running:
     """A compute event that occupies its stream."""
 
     event: int
-    ends_ns: int
+    work: int  # duration x 1,000,000 left to do
     fresh: list[int]  # storages whose memory this event brings
     temporary_bytes: int  # workspace and scratch, gone at its end
 
@@ -178,6 +193,7 @@ class Referee:
     machine: Machine
     schedule: Schedule
     capacity: int
+    numbers: Numbers | None = None
 
     clock: int = 0
     present: dict[int, int] = field(default_factory=dict)  # readable tensor: its version
@@ -208,6 +224,12 @@ class Referee:
         self.outs = [[NEVER, NEVER] for _ in program.copies_out]
         self.ins = [[NEVER, NEVER] for _ in program.copies_in]
         self.rates = self.machine.link.rates()
+        if self.numbers is None:
+            self.numbers = Numbers(
+                [self.duration[op] for op in program.compute],
+                [self.moved[copy.tensor] * 1000 for copy in program.copies_out],
+                [self.moved[copy.tensor] * 1000 for copy in program.copies_in],
+            )
 
     def run(self) -> Played:
         while True:
@@ -248,10 +270,20 @@ class Referee:
     def rate_in(self) -> int:
         return self.rates.h2d_duplex if self.flying_out else self.rates.h2d
 
+    def speed(self) -> int:
+        """Millionths of its full speed that the compute stream has (rule 10)."""
+        copies = (self.flying_out is not None) + (self.flying_in is not None)
+        link = self.machine.link
+        if copies == 0:
+            return 1_000_000
+        return round(1_000_000 * link.overlap / (1 + link.contention * copies))
+
     def until_next_end(self) -> int | None:
         waits = []
-        if self.running:
-            waits.append(self.running.ends_ns - self.clock)
+        if self.running and self.running.work <= 0:
+            waits.append(0)
+        elif self.running and self.speed() > 0:
+            waits.append(-(-self.running.work // self.speed()))
         if self.flying_out:
             waits.append(self.flying_out.ends_in(self.rate_out()))
         if self.flying_in:
@@ -259,6 +291,8 @@ class Referee:
         return min(waits, default=None)
 
     def advance(self, elapsed_ns: int) -> None:
+        if self.running:
+            self.running.work -= self.speed() * elapsed_ns
         if self.flying_out:
             self.flying_out.move(elapsed_ns, self.rate_out())
         if self.flying_in:
@@ -295,7 +329,7 @@ class Referee:
     def apply_ends(self) -> bool:
         """All ends that are due: compute with its frees, copy out, copy in."""
         happened = False
-        if self.running and self.running.ends_ns == self.clock:
+        if self.running and self.running.work <= 0:
             self.end_compute(self.running)
             happened = True
         if self.flying_out and self.flying_out.done:
@@ -397,7 +431,8 @@ class Referee:
             if version > 0 and self.flying_out and self.flying_out.tensor == tensor:
                 raise ScheduleError(f"event {event} overwrites tensor {tensor} during its copy")
         fresh, temporary = self.allocation()
-        self.running = Running(event, self.clock + self.duration[op], fresh, temporary)
+        work = self.numbers.durations[event] * 1_000_000
+        self.running = Running(event, work, fresh, temporary)
         self.events[event][0] = self.clock
         self.next_event += 1
         self.note_memory()
@@ -422,7 +457,7 @@ class Referee:
             return False
         self.host_version[tensor] = version
         self.host_peak = max(self.host_peak, self.host_in_use())
-        self.flying_out = self.flight(number, tensor)
+        self.flying_out = self.flight(number, tensor, self.numbers.work_out[number])
         self.outs[number][0] = self.clock
         self.next_out += 1
         return True
@@ -459,14 +494,14 @@ class Referee:
                 raise ScheduleError(f"copy in {number} of tensor {tensor}: it is being written")
         if self.in_use() + self.size[tensor] > self.capacity:
             return False
-        self.flying_in = self.flight(number, tensor)
+        self.flying_in = self.flight(number, tensor, self.numbers.work_in[number])
         self.ins[number][0] = self.clock
         self.next_in += 1
         self.note_memory()
         return True
 
-    def flight(self, number: int, tensor: int) -> Flight:
-        return Flight(number, tensor, self.machine.link.latency_ns, self.moved[tensor] * 1000)
+    def flight(self, number: int, tensor: int, work: int) -> Flight:
+        return Flight(number, tensor, self.machine.link.latency_ns, work)
 
     # Waiting
 

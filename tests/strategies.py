@@ -151,6 +151,8 @@ def machines(draw: st.DrawFn) -> Machine:
         d2h_duplex_bytes_per_s=out_duplex * MB_PER_S,
         h2d_duplex_bytes_per_s=back_duplex * MB_PER_S,
         latency_ns=draw(st.sampled_from((0, 0, 1, 70, 1000))),
+        overlap=draw(st.sampled_from((1.0,) * 6 + (0.9, 0.5, 0.0))),
+        contention=draw(st.sampled_from((0.0,) * 4 + (0.05, 0.3, 7.0))),
     )
     limit = draw(st.one_of(st.none(), st.none(), st.integers(0, 60)))
     return Machine("random", DEVICE, link, Host(limit, draw(st.booleans())))

@@ -20,10 +20,10 @@ from typer.testing import CliRunner, Result
 from slackswap_opt.cli.app import app
 from slackswap_opt.cli.guard import guarded
 from slackswap_opt.formats import write_step
-from slackswap_opt.formulation import _pulp
+from slackswap_opt.formulation import _highs, _pulp
 from slackswap_opt.formulation.bound import Bound
 from slackswap_opt.machine.catalogue import machines_dir
-from slackswap_opt.planners import PLANNERS
+from slackswap_opt.planners import HEURISTICS, PLANNERS
 from slackswap_opt.resources import models_dir
 from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, Value
 
@@ -391,10 +391,26 @@ def test_names_cannot_drive_the_terminal(tmp_path):
 
 def test_no_solver(monkeypatch):
     monkeypatch.setattr(_pulp, "_cbc_path", lambda: None)
+    monkeypatch.setattr(_highs, "installed", lambda: False)
     done = slackswap("compare", UNET, "-b", "60%", expected=6)
     assert "pip install" in done.stderr
-    assert done.stdout == ""
+    assert "without: ilp; the bound is the ideal step" in done.stderr
+    for planner in HEURISTICS:
+        assert planner in done.stdout
+    document = json.loads(slackswap("compare", UNET, "-b", "60%", "--json", expected=6).stdout)
+    jsonschema.validate(document, COMPARE_SCHEMA)
+    assert {row["planner"] for row in document["rows"]} == set(HEURISTICS)
+    assert slackswap("compare", UNET, "-b", "60%", "-p", "ilp", expected=6).stdout == ""
     slackswap("bound", UNET, "-b", "60%", expected=6)
+    slackswap("plan", UNET, "-b", "60%", expected=6)
+
+
+def test_heuristics_need_no_solver(monkeypatch, tmp_path):
+    monkeypatch.setattr(_pulp, "_cbc_path", lambda: None)
+    monkeypatch.setattr(_highs, "installed", lambda: False)
+    slackswap("compare", UNET, "-b", "80%", "-p", "greedy,recompute-all")
+    slackswap("plan", UNET, "-b", "80%", "-p", "greedy", "-o", tmp_path / "plan.json")
+    slackswap("simulate", tmp_path / "plan.json")
 
 
 def test_a_negative_gap_prints_no_table(monkeypatch):

@@ -18,10 +18,13 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ONLY_IN = {
     "pulp": {"formulation/_pulp.py"},
-    "highspy": {"formulation/_pulp.py"},
+    "highspy": {"formulation/_highs_worker.py"},
     "matplotlib": {"figures"},
     "typer": {"cli"},
     "rich": {"cli"},
+    "joblib": {"study/pools.py"},
+    "distributed": {"study/pools.py"},
+    "pyarrow": {"study/results.py"},
 }
 """Outside packages that one place alone may import."""
 

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slackswap_opt.errors import ScheduleError
+from slackswap_opt.machine.model import FULL_SPEED
 from slackswap_opt.simulator import Verdict, simulate
 from slackswap_opt.step import TrainingStep, ideal_step_ns, liveness
 from tests.oracle import Played, plain, play
@@ -14,7 +15,6 @@ from tests.strategies import Program, keep_all, machines, programs, training_ste
 
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 QUICK = settings(RELAXED, max_examples=300)
-THOROUGH = settings(RELAXED, max_examples=20_000)
 
 
 def agree(program: Program) -> None:
@@ -31,13 +31,6 @@ def agree(program: Program) -> None:
 @QUICK
 @given(programs())
 def test_engine_and_oracle_agree(program: Program):
-    agree(program)
-
-
-@pytest.mark.slow
-@THOROUGH
-@given(programs(max_activations=8))
-def test_engine_and_oracle_agree_on_many_programs(program: Program):
     agree(program)
 
 
@@ -72,11 +65,13 @@ def test_laws_of_every_verdict(program: Program):
         for (start, _), trigger in zip(events, triggers, strict=True):
             if start >= 0 and trigger >= 0:
                 assert 0 <= played.compute[trigger][1] <= start
+    undisturbed = program.machine.link.compute_speeds() == (FULL_SPEED,) * 3
     for op, (start, end) in zip(program.schedule.compute, played.compute, strict=True):
-        assert end < 0 or end - start == durations[op]
+        assert end < 0 or end - start >= durations[op]
+        assert end < 0 or end - start == durations[op] or not undisturbed
     stalls_fill_the_gaps(played)
     if verdict.fits:
-        work = sum(int(durations[op]) for op in program.schedule.compute)
+        work = sum(end - start for start, end in played.compute)
         assert verdict.stall_ns + work == verdict.step_ns
 
 

@@ -10,8 +10,14 @@ import typer
 
 from slackswap_opt.cli.bound import bound
 from slackswap_opt.cli.compare import compare
+from slackswap_opt.cli.convert import convert
+from slackswap_opt.cli.explain import explain
+from slackswap_opt.cli.figures import figures
+from slackswap_opt.cli.frontier import frontier
 from slackswap_opt.cli.guard import guarded
 from slackswap_opt.cli.inspect import inspect
+from slackswap_opt.cli.machines import machines
+from slackswap_opt.cli.max_batch import max_batch
 from slackswap_opt.cli.models import models
 from slackswap_opt.cli.plan import plan
 from slackswap_opt.cli.simulate import simulate
@@ -29,8 +35,22 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (compare, sweep, plan, simulate, bound, inspect, models):
-    app.command(command.__name__)(guarded(command))
+for command in (
+    compare,
+    sweep,
+    plan,
+    simulate,
+    explain,
+    bound,
+    inspect,
+    convert,
+    models,
+    figures,
+    max_batch,
+    frontier,
+    machines,
+):
+    app.command(command.__name__.replace("_", "-"))(guarded(command))
 
 
 def _print_version(wanted: bool) -> None:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from slackswap_opt.cli import options
 from slackswap_opt.cli.guard import Exit, complain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slackswap_opt.study.explain import Limit
 
 
 def bound(
     target: options.Target,
-    budget: options.Budget = "50%",
+    budget: options.Budget = None,
+    device_memory: options.DeviceMemory = None,
+    reserve: options.Reserve = None,
+    static_memory: options.StaticMemory = None,
     machine: options.MachineName = options.DEFAULT_MACHINE,
     solver: options.Solver = "cbc",
     batch: options.Batch = None,
@@ -22,27 +32,34 @@ def bound(
     No schedule in this operation order is faster under this budget and link. The
     solver's multipliers are checked in exact arithmetic.
     """
+    import dataclasses
+
     from slackswap_opt.cli import inputs, show
+    from slackswap_opt.cli.device_memory import entry, line
     from slackswap_opt.formulation.bound import bound as bound_of
     from slackswap_opt.machine import load_machine
-    from slackswap_opt.study import lower_limit
+    from slackswap_opt.study import limits_at, lower_limit
     from slackswap_opt.study.compare import NS_PER_S, ratio
 
     settings = inputs.settings_of("0", 60.0, solver)
+    memory = inputs.memory_one(budget, device_memory, reserve, static_memory)
     where = load_machine(machine)
-    step = inputs.step_of(target, where, inputs.Overrides(batch, sequence, layers))
-    problem = inputs.with_budget(inputs.unlimited(step, where), budget)
+    source = inputs.source_of(target, inputs.Overrides(batch, sequence, layers))
+    ((problem, divided),) = memory.problems(source, where)
+    step = problem.step
     peak, ideal = problem.liveness.ideal_peak_bytes, problem.ideal_step_ns
     least = lower_limit(step)
     if problem.budget_bytes < least.budget_bytes:
         complain(
             f"no plan fits a budget of {problem.budget_bytes} bytes; this is proven: operation "
             f"{least.operation!r} needs {least.budget_bytes} bytes at once"
+            + (f"\ndevice memory: {line(divided)}" if divided else "")
         )
         return Exit.NOTHING_FITS
     with show.progress() as report:
         report(f"{step.name}: bound")
         limit = bound_of(problem, solver=settings.solver)
+        binding = limits_at(problem, limit.cut, solver=settings.solver) if limit.cut >= 0 else ()
     cut = step.operations[limit.cut].name if limit.cut >= 0 else None
     if json:
         show.print_json(
@@ -59,6 +76,8 @@ def bound(
                 "bound_cut": cut,
                 "solver": limit.solver or None,
                 "seconds": limit.seconds,
+                "limits": [dataclasses.asdict(one) for one in binding],
+                **({"device_memory": entry(divided)} if divided else {}),
             }
         )
         return Exit.DONE
@@ -70,8 +89,19 @@ def bound(
             f"takes {show.milliseconds(ideal / NS_PER_S)} ms",
             "best possible": f"{show.percent_up(ratio(ideal, limit.step_ns))} of the throughput",
             "where": f"memory at the start of {cut}" if cut else "the ideal step: no limit is met",
+            **({"binds": _words(binding)} if binding else {}),
             "solver": f"{limit.solver or 'none needed'}; its multipliers verified in exact "
             f"arithmetic, {show.number(limit.seconds)} s",
+            **({"device memory": line(divided)} if divided else {}),
         }
     )
     return Exit.DONE
+
+
+def _words(binding: Iterable[Limit]) -> str:
+    """The dearest constraint of each resource."""
+    from slackswap_opt.cli.explain import dearest, place_of, saving_of
+
+    return "; ".join(
+        f"{limit.resource} {place_of(limit)} ({saving_of(limit)})" for limit in dearest(binding, 1)
+    )

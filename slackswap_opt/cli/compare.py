@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slackswap_opt.cli import options
-from slackswap_opt.cli.guard import Exit
+from slackswap_opt.cli.guard import Exit, complain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
+    from slackswap_opt.cli.inputs import Memory
     from slackswap_opt.plan import Problem
-    from slackswap_opt.study import Row
+    from slackswap_opt.study import DeviceMemory, Row
 
 PUBLISHED = ("bert-large", "gpt2-xl", "llama-7b")
 
@@ -29,6 +31,9 @@ def compare(
         ),
     ] = None,
     budget: options.Budgets = None,
+    device_memory: options.DeviceMemories = None,
+    reserve: options.Reserve = None,
+    static_memory: options.StaticMemory = None,
     machine: options.MachineName = options.DEFAULT_MACHINE,
     planners: options.Planners = None,
     gap: options.Gap = "0.1%",
@@ -45,28 +50,59 @@ def compare(
     Throughput retained, overhead, certified gap, memory and more: every figure is simulated. The
     first row is the bound, which no plan beats.
     """
-    from slackswap_opt.cli import show
+    from slackswap_opt.cli import inputs, show
+    from slackswap_opt.errors import SolverUnavailableError
+    from slackswap_opt.planners import HEURISTICS
 
-    problems, per_problem = solve(
-        targets or PUBLISHED, budget or ["50%"], machine, planners or [],
-        (gap, time_limit, solver), (batch, sequence, layers),
-    )  # fmt: skip
+    memory = inputs.memory_of(
+        budget or [], device_memory or [], reserve, static_memory, default=["50%"]
+    )
+
+    def run(chosen: list[str]) -> list[Solved]:
+        return solve(
+            targets or PUBLISHED, memory, machine, chosen, (gap, time_limit, solver),
+            (batch, sequence, layers),
+        )  # fmt: skip
+
+    missing = ""
+    try:
+        solved = run(planners or [])
+    except SolverUnavailableError as error:
+        asked = inputs.planners_of(planners or [])
+        others = [name for name, planner in asked.items() if planner in HEURISTICS.values()]
+        if not others:
+            raise
+        left = ", ".join(name for name in asked if name not in others)
+        missing = f"no solver: {error}\nwithout: {left}; the bound is the ideal step"
+        solved = run([",".join(others)])
     if json:
-        show.print_json(document(row for rows in per_problem for row in rows))
+        show.print_json(document(solved))
     else:
-        for number, rows in enumerate(per_problem):
-            print_comparison(rows, first=number == 0)
-    return exit_code(problems, per_problem)
+        for number, one in enumerate(solved):
+            print_comparison(one, first=number == 0)
+    if missing:
+        complain(missing)
+        return Exit.NO_SOLVER
+    return exit_code(solved)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A problem, what its budget was derived from, and a row per planner."""
+
+    problem: Problem
+    memory: DeviceMemory | None
+    rows: Sequence[Row]
 
 
 def solve(
     targets: Sequence[str],
-    budgets: Sequence[str],
+    memory: Memory,
     machine: str,
     planners: Sequence[str],
     settings: tuple[str, float, str],
     shape: tuple[int | None, int | None, int | None],
-) -> tuple[list[Problem], list[Sequence[Row]]]:
+) -> list[Solved]:
     """Every problem that the user means, and its rows."""
     from slackswap_opt.cli import inputs, show
     from slackswap_opt.machine import load_machine
@@ -75,27 +111,39 @@ def solve(
     how = inputs.settings_of(*settings)
     chosen = inputs.planners_of(planners)
     where = load_machine(machine)
-    problems = []
+    problems: list[tuple[Problem, DeviceMemory | None]] = []
     for target in targets:
-        step = inputs.step_of(target, where, inputs.Overrides(*shape))
-        whole = inputs.unlimited(step, where)
-        problems += [inputs.with_budget(whole, text) for text in budgets]
+        source = inputs.source_of(target, inputs.Overrides(*shape))
+        problems += memory.problems(source, where)
     with show.progress() as report:
-        rows = compare_problems(problems, chosen, how, report)
-    return problems, [rows[n : n + len(chosen)] for n in range(0, len(rows), len(chosen))]
+        rows = compare_problems([problem for problem, _ in problems], chosen, how, report)
+    count = len(chosen)
+    return [
+        Solved(problem, divided, rows[n * count : (n + 1) * count])
+        for n, (problem, divided) in enumerate(problems)
+    ]
 
 
-def document(rows: Iterable[Row]) -> dict[str, object]:
+def document(solved: Sequence[Solved]) -> dict[str, object]:
     """The JSON document `slackswap.compare/1`."""
     import dataclasses
 
-    return {"schema": "slackswap.compare/1", "rows": [dataclasses.asdict(row) for row in rows]}
+    from slackswap_opt.cli.device_memory import entry
+
+    rows = [dataclasses.asdict(row) for one in solved for row in one.rows]
+    divided = [
+        {"workload": one.rows[0].workload, **entry(one.memory)} for one in solved if one.memory
+    ]
+    extra = {"device_memory": divided} if divided else {}
+    return {"schema": "slackswap.compare/1", "rows": rows, **extra}
 
 
-def print_comparison(rows: Sequence[Row], *, first: bool = True) -> None:
+def print_comparison(solved: Solved, *, first: bool = True) -> None:
     """One problem's table: the bound on top, then a row per planner, then the reasons."""
     from slackswap_opt.cli import show
+    from slackswap_opt.cli.device_memory import line
 
+    rows = solved.rows
     some = rows[0]
     unit, scale = show.unit_of(some.ideal_peak_bytes)
     title = (
@@ -145,19 +193,22 @@ def print_comparison(rows: Sequence[Row], *, first: bool = True) -> None:
     if not first:
         show.print_lines("")
     show.print_table(title, columns, table)
+    if solved.memory is not None:
+        show.print_lines(f"device memory: {line(solved.memory)}")
     if nothing:
         show.print_lines(f"no plan fits: {rows[0].reason}")
         return
     show.print_lines(*(f"{row.planner}: {row.reason}" for row in rows if row.reason))
 
 
-def exit_code(problems: Sequence[Problem], per_problem: Sequence[Sequence[Row]]) -> Exit:
+def exit_code(solved: Sequence[Solved]) -> Exit:
     """From the ILP's rows or, where it was not asked, the best of the others."""
     from slackswap_opt.study import lower_limit
 
     code = Exit.DONE
-    for problem, rows in zip(problems, per_problem, strict=True):
-        deciding = [row for row in rows if row.planner == "ilp"] or rows
+    for one in solved:
+        problem = one.problem
+        deciding = [row for row in one.rows if row.planner == "ilp"] or one.rows
         if any(row.step_s is not None for row in deciding):
             continue
         if problem.budget_bytes < lower_limit(problem.step).budget_bytes:

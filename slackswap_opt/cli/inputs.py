@@ -5,23 +5,27 @@ from __future__ import annotations
 import difflib
 import math
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+from slackswap_opt.cli.step_files import StepFile, step_file
 from slackswap_opt.errors import InputError
-from slackswap_opt.formats import read_step
+from slackswap_opt.formats import format_of, graph_names, graph_path
 from slackswap_opt.machine import Machine
 from slackswap_opt.plan import Problem, parse_budget
-from slackswap_opt.planners import PLANNERS, Planner
+from slackswap_opt.planners import ON_REQUEST, PLANNERS, Planner
 from slackswap_opt.step import TrainingStep
-from slackswap_opt.study import Settings
-from slackswap_opt.workloads import build_step, load_workload, workload_names
+from slackswap_opt.study import DeviceMemory, Settings, device_memory
+from slackswap_opt.study.quantities import parse_share
+from slackswap_opt.study.static_memory import RESERVE
+from slackswap_opt.workloads import Workload, build_step, load_workload, workload_names
 
 SOLVERS = ("cbc", "highs")
-_FILE_ENDINGS = (".json", ".gz", ".txt", ".dot", ".gv")
+_FILE_ENDINGS = (
+    ".json", ".yaml", ".yml", ".graphml", ".xml", ".gz", ".txt", ".dot", ".gv", ".onnx",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,21 +47,63 @@ def step_of(target: str, machine: Machine, overrides: Overrides) -> TrainingStep
     Raises:
         InputError: if there is no such thing, it is faulty, or a file's shape is to be changed.
     """
+    return built(source_of(target, overrides), machine)
+
+
+Source = Workload | StepFile
+"""What steps are made of."""
+
+
+def built(source: Source, machine: Machine) -> TrainingStep:
+    """The step of a source on a machine.
+
+    Raises:
+        InputError: if a file is faulty.
+    """
+    return build_step(source, machine) if isinstance(source, Workload) else source.on(machine)
+
+
+def source_of(target: str, overrides: Overrides) -> Source:
+    """The workload or the file that the user means.
+
+    Raises:
+        InputError: as `step_of`.
+    """
+    if target in graph_names():
+        target = str(graph_path(target))
+    file = step_file(target, overrides.batch)
+    target = file.path
     if target in workload_names() or target.endswith(".toml") or not _is_file(target):
-        workload = load_workload(
+        _refuse_unknown(target)
+        return load_workload(
             target,
             batch=overrides.batch,
             sequence=overrides.sequence,
             layers=overrides.layers,
         )
-        return build_step(workload, machine)
-    if overrides.given():
+    fixed = [option for option in overrides.given() if option != "--batch"]
+    if fixed:
         raise InputError(
-            f"{', '.join(overrides.given())}: a file holds one fixed step; "
-            "only workloads can be changed",
+            f"{', '.join(fixed)}: a file holds one fixed step; only workloads can be changed",
             where=target,
         )
-    return read_step(target)
+    return file
+
+
+def kind_of(target: str) -> str:
+    """What a target is, in words; for one that `step_of` has read."""
+    if target in graph_names():
+        return f"shipped graph {graph_path(target).name}"
+    if target in workload_names() or target.endswith(".toml"):
+        return "workload description"
+    return format_of(step_file(target).path)
+
+
+def _refuse_unknown(target: str) -> None:
+    """For what looks like a name: say the names of workloads and graphs together."""
+    known = [*workload_names(), *graph_names()]
+    if Path(target).name == target and not target.endswith(".toml") and target not in known:
+        raise InputError(unknown("workload or graph", target, known))
 
 
 def _is_file(target: str) -> bool:
@@ -74,9 +120,82 @@ def unlimited(step: TrainingStep, machine: Machine) -> Problem:
     return problem.with_budget(max(1, problem.liveness.ideal_peak_bytes))
 
 
-def with_budget(problem: Problem, text: str) -> Problem:
-    """The problem under the budget that the user wrote."""
-    return problem.with_budget(parse_budget(text, problem.liveness.ideal_peak_bytes))
+@dataclass(frozen=True)
+class Memory:
+    """The budgets that the user means.
+
+    Attributes:
+        texts: as written.
+        of_device: whether they are memory of the device, from which the budget is derived.
+        reserve: see `slackswap_opt.study.static_memory.device_memory`.
+        static: see there.
+    """
+
+    texts: tuple[str, ...]
+    of_device: bool = False
+    reserve: str = RESERVE
+    static: str | None = None
+
+    def problems(
+        self, source: Source, machine: Machine
+    ) -> list[tuple[Problem, DeviceMemory | None]]:
+        """A problem per budget, each with what it was derived from.
+
+        Raises:
+            InputError: for a size that is not understood, or static memory that is not known.
+        """
+        step = built(source, machine)
+        whole = unlimited(step, machine)
+        if not self.of_device:
+            peak = whole.liveness.ideal_peak_bytes
+            return [(whole.with_budget(parse_budget(text, peak)), None) for text in self.texts]
+        divided = [self.divided(source, step, machine, text) for text in self.texts]
+        return [(whole.with_budget(memory.budget_bytes), memory) for memory in divided]
+
+    def divided(
+        self, source: Source, step: TrainingStep, machine: Machine, text: str
+    ) -> DeviceMemory:
+        """A device's memory, divided."""
+        workload = source if isinstance(source, Workload) else None
+        size = machine.device.memory_bytes
+        return device_memory(step, workload, size, text, self.reserve, self.static)
+
+
+def memory_of(
+    budgets: Sequence[str],
+    devices: Sequence[str],
+    reserve: str | None,
+    static: str | None,
+    default: Sequence[str],
+) -> Memory:
+    """What `--budget`, `--device-memory`, `--reserve` and `--static-memory` say together.
+
+    Args:
+        budgets: of `--budget`.
+        devices: of `--device-memory`.
+        reserve: of `--reserve`.
+        static: of `--static-memory`.
+        default: budgets where neither of the first two is given.
+
+    Raises:
+        InputError: if options are given that do not go together.
+    """
+    if budgets and devices:
+        raise InputError("--budget and --device-memory are both given; give one of the two")
+    if devices:
+        return Memory(tuple(devices), True, RESERVE if reserve is None else reserve, static)
+    for option, value in (("--reserve", reserve), ("--static-memory", static)):
+        if value is not None:
+            raise InputError(f"{option} needs --device-memory, from which it is taken")
+    return Memory(tuple(budgets or default))
+
+
+def memory_one(
+    budget: str | None, device: str | None, reserve: str | None, static: str | None
+) -> Memory:
+    """The same for commands that take one budget, 50 % by default."""
+    budgets, devices = (([] if text is None else [text]) for text in (budget, device))
+    return memory_of(budgets, devices, reserve, static, default=["50%"])
 
 
 def settings_of(gap: str, seconds: float, solver: str) -> Settings:
@@ -85,8 +204,7 @@ def settings_of(gap: str, seconds: float, solver: str) -> Settings:
     Raises:
         InputError: naming the option that is wrong.
     """
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?)\s*(%?)\s*", gap)
-    fraction = Fraction(match[1]) / (100 if match[2] else 1) if match else None
+    fraction = parse_share(gap)
     if fraction is None or fraction >= 1:
         raise InputError(f"--gap {gap!r} is not understood; write it like 0.1% or 0.001")
     if not (math.isfinite(seconds) and seconds > 0):
@@ -97,18 +215,43 @@ def settings_of(gap: str, seconds: float, solver: str) -> Settings:
 
 
 def planners_of(names: Sequence[str]) -> dict[str, Planner]:
-    """Planners by name, from lists with commas; all of them if none is named.
+    """Planners by name, from lists with commas; if none is named, all but those for small steps.
 
     Raises:
         InputError: for an unknown name.
     """
+    known = {**PLANNERS, **ON_REQUEST}
     wanted = [part.strip() for name in names for part in name.split(",") if part.strip()]
     for name in wanted:
-        if name not in PLANNERS:
-            raise InputError(unknown("planner", name, PLANNERS))
+        if name not in known:
+            raise InputError(unknown("planner", name, known))
     if names and not wanted:
-        raise InputError(f"--planners names no planner; choose from {', '.join(PLANNERS)}")
-    return {name: PLANNERS[name] for name in wanted or PLANNERS}
+        raise InputError(f"--planners names no planner; choose from {', '.join(known)}")
+    return {name: known[name] for name in wanted or PLANNERS}
+
+
+def planner_of(name: str) -> str:
+    """The one planner that `--planner` names.
+
+    Raises:
+        InputError: for an unknown name, or several.
+    """
+    chosen = planners_of([name])
+    if len(chosen) != 1:
+        raise InputError(f"--planner {name!r} names several; give one")
+    return next(iter(chosen))
+
+
+def share_of(option: str, text: str, most: int | None = 1) -> Fraction:
+    """The share that an option says, like 5% or 0.05.
+
+    Raises:
+        InputError: naming the option, if it is none or above `most`.
+    """
+    share = parse_share(text)
+    if share is None or (most is not None and share > most):
+        raise InputError(f"{option} {text!r} is not understood; write it like 5% or 0.05")
+    return share
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:

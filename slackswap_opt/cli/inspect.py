@@ -22,25 +22,32 @@ def inspect(
 ) -> Exit:
     """Show what a step is made of.
 
-    Operations, tensors, memory and slack: is swapping worth it on this machine?
+    Operations, tensors, memory and slack: is swapping worth it on this machine? Of a PyTorch memory
+    snapshot: what it holds.
     """
     import dataclasses
 
-    from slackswap_opt.cli import inputs, show
+    from slackswap_opt.cli import inputs, show, snapshot
     from slackswap_opt.machine import load_machine
     from slackswap_opt.study import inspect as inspect_problem
 
+    if snapshot.is_snapshot(target):
+        snapshot.inspect_snapshot(target, json=json)
+        return Exit.DONE
     where = load_machine(machine)
     step = inputs.step_of(target, where, inputs.Overrides(batch, sequence, layers))
     facts = inspect_problem(inputs.unlimited(step, where))
+    what = inputs.kind_of(target)
     if json:
-        show.print_json({"schema": "slackswap.inspect/1", **dataclasses.asdict(facts)})
+        show.print_json(
+            {"schema": "slackswap.inspect/1", "source": what, **dataclasses.asdict(facts)}
+        )
     else:
-        _print(facts)
+        _print(what, facts)
     return Exit.DONE
 
 
-def _print(facts: Inspection) -> None:
+def _print(what: str, facts: Inspection) -> None:
     from slackswap_opt.cli import show
 
     peak = facts.ideal_peak_bytes
@@ -55,7 +62,9 @@ def _print(facts: Inspection) -> None:
     show.print_facts(
         {
             "step": f"{facts.name} on {facts.machine}",
-            "operations": f"{facts.operations}: {phases}",
+            "read as": what,
+            "operations": f"{facts.operations}: {phases}"
+            + (f"; in {facts.components} parts" if facts.components > 1 else ""),
             "tensors": f"{facts.tensors}: {facts.activations} activations, of which {facts.saved} "
             f"saved; {show.memory(facts.static_bytes)} static beside them",
             "ideal step": f"{show.milliseconds(facts.ideal_step_ns / 1e9)} ms",
@@ -66,6 +75,7 @@ def _print(facts: Inspection) -> None:
             f"{show.memory(facts.slack_out_bytes)} in the forward phase, back "
             f"{show.memory(facts.slack_in_bytes)} after it)",
             "swapping": _worth(facts),
+            "critical": _critical(facts),
             "smallest budget": f"never below {share(facts.smallest.budget_bytes)}, which "
             f"{facts.smallest.operation} needs at once",
         }
@@ -112,13 +122,48 @@ def _print(facts: Inspection) -> None:
 
 
 def _worth(facts: Inspection) -> str:
-    """An estimate in words; the planner decides."""
+    """The estimate and the criterion; the planner decides."""
+    from slackswap_opt.cli import show
+    from slackswap_opt.study.swap_value import WORTH_IT
+
+    value = facts.swapping
     if not facts.movable_bytes:
-        return "nothing can be swapped"
-    share = facts.slack_bytes / facts.movable_bytes
-    hidden = f"the link hides about {share:.0%} of the swappable bytes"
-    if share >= 0.9:
-        return f"{hidden}: worth it, little needs recomputing"
-    if share >= 0.1:
-        return f"{hidden}: worth it for a part, recompute the rest"
-    return f"{hidden}: hardly worth it, recompute"
+        return value.verdict
+
+    def time(ns: int | None) -> str:
+        return "cannot do it" if ns is None else f"costs about {show.milliseconds(ns / 1e9)} ms"
+
+    hidden = facts.slack_bytes / facts.movable_bytes
+    saved = (
+        ""
+        if value.saved_fraction is None
+        else f", {value.saved_fraction:.2%} of the step less (worth it from {WORTH_IT:.0%})"
+    )
+    return (
+        f"{value.verdict}: for a budget of {value.budget_bytes / facts.ideal_peak_bytes:.0%}, "
+        f"{show.memory(value.leave_bytes)} must leave; "
+        f"recomputing alone {time(value.recompute_ns)}, with {hidden:.0%} of the swappable bytes "
+        f"hidden by the link it {time(value.remaining_ns)}{saved}"
+    )
+
+
+def _critical(facts: Inspection) -> str:
+    """The layers that produce faster than the link takes away."""
+    from slackswap_opt.cli import show
+
+    per_gib = f"{show.milliseconds(facts.swapping.swap_ns_per_gib / 1e9)} ms for a GiB"
+    rebuild = facts.swapping.rebuild_ns_per_gib
+    if rebuild is not None:
+        per_gib += f", rebuilding {show.milliseconds(rebuild / 1e9)} ms"
+    if not facts.critical_layers:
+        return f"no layer saves faster than the link takes away ({per_gib})"
+    worst = ", ".join(
+        f"{layer.layer} ({show.memory(layer.saved_bytes)} in "
+        f"{show.milliseconds(layer.forward_ns / 1e9)} ms, "
+        f"{show.milliseconds(layer.late_ns / 1e9)} ms late)"
+        for layer in facts.critical[:3]
+    )
+    return (
+        f"{show.count(facts.critical_layers, 'layer')} save faster than the link takes away "
+        f"({per_gib}): {worst}"
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from slackswap_opt.cli import options
 from slackswap_opt.cli.guard import Exit
 
@@ -10,9 +12,11 @@ def models(
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the guard
 ) -> Exit:
-    """List the shipped workloads and machines."""
+    """List the shipped workloads, graphs and machines."""
     from slackswap_opt.cli import show
+    from slackswap_opt.formats import graph_names, graph_path, read_step
     from slackswap_opt.machine import load_machine, machine_names
+    from slackswap_opt.step import ideal_step_ns, liveness
     from slackswap_opt.workloads import load_workload, workload_names
     from slackswap_opt.workloads.optimizer import parameter_groups
 
@@ -29,6 +33,17 @@ def models(
         }
         for name in workload_names()
         for workload in [load_workload(name)]
+    ]
+    graphs = [
+        {
+            "name": name,
+            "description": step.notes[0] if step.notes else "",
+            "operations": len(step.operations),
+            "ideal_peak_bytes": liveness(step).ideal_peak_bytes,
+            "ideal_step_s": ideal_step_ns(step) / 1e9,
+        }
+        for name in graph_names()
+        for step in [read_step(graph_path(name))]
     ]
     machines = [
         {
@@ -47,7 +62,12 @@ def models(
     ]
     if json:
         show.print_json(
-            {"schema": "slackswap.models/1", "workloads": workloads, "machines": machines}
+            {
+                "schema": "slackswap.models/1",
+                "workloads": workloads,
+                "graphs": graphs,
+                "machines": machines,
+            }
         )
         return Exit.DONE
     show.print_table(
@@ -71,6 +91,27 @@ def models(
                 str(w["description"]),
             ]
             for w in workloads
+        ],
+    )
+    show.print_lines("")
+    show.print_table(
+        "Graphs",
+        [
+            show.Column("name", left=True),
+            show.Column("operations"),
+            show.Column("ms a step"),
+            show.Column("peak"),
+            show.Column("description", 2, left=True),
+        ],
+        [
+            [
+                str(g["name"]),
+                str(g["operations"]),
+                show.milliseconds(float(str(g["ideal_step_s"]))),
+                show.memory(int(str(g["ideal_peak_bytes"]))),
+                re.split("[,;]", str(g["description"]))[0],
+            ]
+            for g in graphs
         ],
     )
     show.print_lines("")

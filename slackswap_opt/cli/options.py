@@ -21,8 +21,13 @@ MachineName = Annotated[
     str, typer.Option("--machine", "-m", metavar="NAME|TOML", help="Where the step runs.")
 ]
 Budget = Annotated[
-    str,
-    typer.Option("--budget", "-b", help="Activation memory: 50%, 0.5, 20GiB, 20GB or bytes."),
+    str | None,
+    typer.Option(
+        "--budget",
+        "-b",
+        help="Activation memory: 50%, 0.5, 20GiB, 20GB or bytes. (default: 50%)",
+        show_default=False,
+    ),
 ]
 Batch = Annotated[int | None, typer.Option("--batch", help="Sequences per device, for workloads.")]
 Sequence = Annotated[
@@ -51,9 +56,58 @@ Budgets = Annotated[
         show_default=False,
     ),
 ]
+DeviceMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--device-memory",
+        metavar="SIZE",
+        help="In place of a budget: 40GiB, or 100% of the machine's. The budget is what static "
+        "memory and reserve leave.",
+        show_default=False,
+    ),
+]
+DeviceMemories = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--device-memory",
+        metavar="SIZE",
+        help="In place of a budget: 40GiB, or 100% of the machine's; may be given again. The "
+        "budget is what static memory and reserve leave.",
+        show_default=False,
+    ),
+]
+Reserve = Annotated[
+    str | None,
+    typer.Option(
+        "--reserve",
+        metavar="SIZE",
+        help="Device memory left alone, for context and fragmentation: 4GiB or a share. "
+        "(default: 10%)",
+        show_default=False,
+    ),
+]
+StaticMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--static-memory",
+        metavar="SIZE|STATE",
+        help="A size, or how parameters and optimizer are held, like "
+        "adamw-8bit,master=none,zero=2,shards=8. (default: as the workload says)",
+        show_default=False,
+    ),
+]
 Planners = Annotated[
     list[str] | None,
     typer.Option(
         "--planners", "-p", help="Names with commas between. (default: all)", show_default=False
+    ),
+]
+Allocator = Annotated[
+    str | None,
+    typer.Option(
+        "--allocator",
+        metavar="caching|expandable|ideal",
+        help="What this model of PyTorch's allocator reserves counts too.",
+        show_default=False,
     ),
 ]

@@ -6,19 +6,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slackswap_opt.cli import options
+from slackswap_opt.cli import options, scenarios
 from slackswap_opt.cli.guard import Exit, complain
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from slackswap_opt.study import Cell, Row, Smallest
+    from slackswap_opt.study import Cell, DeviceMemory, Row, Smallest
     from slackswap_opt.study.account import Account
 
 
 def plan(
     target: options.Target,
-    budget: options.Budget = "50%",
+    budget: options.Budget = None,
+    device_memory: options.DeviceMemory = None,
+    reserve: options.Reserve = None,
+    static_memory: options.StaticMemory = None,
     machine: options.MachineName = options.DEFAULT_MACHINE,
     planner: Annotated[str, typer.Option("--planner", "-p", help="Who plans.")] = "ilp",
     gap: options.Gap = "0.1%",
@@ -27,6 +30,12 @@ def plan(
     batch: options.Batch = None,
     sequence: options.Sequence = None,
     layers: options.Layers = None,
+    allocator: options.Allocator = None,
+    confidence: scenarios.Confidence = None,
+    jitter: scenarios.Jitter = None,
+    link_jitter: scenarios.LinkJitter = None,
+    trials: scenarios.Trials = 1000,
+    seed: scenarios.Seed = 0,
     output: options.Output = None,
     force: options.Force = False,
     json: options.Json = False,
@@ -35,35 +44,54 @@ def plan(
     """Plan one step under a budget.
 
     With -o, writes a self-contained plan file. Where no plan is found, says the smallest budget
-    for which one is, and what is proven.
+    for which one is, and what is proven. With --allocator, what PyTorch's allocator reserves for
+    the plan stays within the budget, fragmentation included. With --confidence it is made for less
+    than the budget, so that it fits under noise as well.
     """
     from slackswap_opt import __version__
-    from slackswap_opt.cli import inputs, show
+    from slackswap_opt.cli import inputs, reserved, show
     from slackswap_opt.machine import load_machine
     from slackswap_opt.plan import files
     from slackswap_opt.study import account, plan_file, rows_of, smallest_budget, sweep
+    from slackswap_opt.study.reserved import fit_reserved
 
+    kind = None if allocator is None else reserved.kind_of(allocator)
+    asked = scenarios.confidence_of(
+        confidence, jitter, link_jitter, trials, seed, taken=kind is not None
+    )
     settings = inputs.settings_of(gap, time_limit, solver)
+    memory = inputs.memory_one(budget, device_memory, reserve, static_memory)
+    name = inputs.planner_of(planner)
     chosen = inputs.planners_of([planner])
-    if len(chosen) != 1:
-        from slackswap_opt.errors import InputError
-
-        raise InputError(f"--planner {planner!r} names several; give one")
-    (name,) = chosen
     where = load_machine(machine)
     to_stdout = output is not None and str(output) == "-"
     if output is not None and not to_stdout:
-        _refuse_early(output, force=force)
-    step = inputs.step_of(target, where, inputs.Overrides(batch, sequence, layers))
-    problem = inputs.with_budget(inputs.unlimited(step, where), budget)
+        refuse_early(output, force=force)
+    source = inputs.source_of(target, inputs.Overrides(batch, sequence, layers))
+    ((problem, divided),) = memory.problems(source, where)
+    step = problem.step
     with show.progress() as report:
-        (cell,) = sweep(problem, [problem.budget_bytes], chosen, settings, report)
+        fitted = margin = None
+        if asked is not None:
+            found = scenarios.plan_with_margin(problem, name, chosen[name], settings, asked, report)
+            if found is None:
+                complain(scenarios.no_margin(problem, asked))
+                return Exit.NOTHING_FOUND
+            cell, margin = found
+        elif kind is None:
+            (cell,) = sweep(problem, [problem.budget_bytes], chosen, settings, report)
+        else:
+            fitted = fit_reserved(problem, chosen, kind, settings, report)
+            cell = fitted.cell
         judged, (row,) = cell.judged[name], rows_of(cell)
+        if fitted is not None and fitted.none_stays_within:
+            complain(row.reason)
+            return Exit.NOTHING_FOUND
         smallest = None if judged.verdict else smallest_budget(problem, report)
     if smallest is not None:
         if json and not to_stdout:
-            show.print_json({**_document(row), "smallest": _smallest_entry(smallest)})
-        complain(_why_none(cell, row, smallest))
+            show.print_json({**_document(row, divided), "smallest": _smallest_entry(smallest)})
+        complain(_why_none(cell, row, smallest, divided))
         return Exit.NOTHING_FITS if cell.proven_infeasible else Exit.NOTHING_FOUND
     assert judged.result.schedule is not None
     text = files.dumps(plan_file(cell, name, f"slackswap-opt {__version__}"))
@@ -75,15 +103,22 @@ def plan(
 
         write_text(output, text, force=force)
     if json:
-        show.print_json(_document(row))
+        extra = reserved.entry_of(fitted) if fitted is not None else {}
+        if margin is not None:
+            extra |= scenarios.margin_entry(margin)
+        show.print_json({**_document(row, divided), **extra})
     else:
-        _print_summary(row, account(step, judged.result.schedule), cell)
+        _print_summary(row, account(step, judged.result.schedule), cell, divided)
+        if fitted is not None:
+            show.print_lines("", reserved.line_of(fitted))
+        if margin is not None:
+            scenarios.print_margin(margin)
         if output is not None:
             show.print_lines(f"written to {output}")
     return Exit.DONE
 
 
-def _refuse_early(output: Path, *, force: bool) -> None:
+def refuse_early(output: Path, *, force: bool) -> None:
     """Before a minute of planning, not after it."""
     from slackswap_opt.errors import InputError
 
@@ -97,10 +132,13 @@ def _refuse_early(output: Path, *, force: bool) -> None:
         )
 
 
-def _document(row: Row) -> dict[str, object]:
+def _document(row: Row, divided: DeviceMemory | None) -> dict[str, object]:
     import dataclasses
 
-    return {"schema": "slackswap.plan-summary/1", **dataclasses.asdict(row)}
+    from slackswap_opt.cli.device_memory import entry
+
+    extra = {"device_memory": entry(divided)} if divided else {}
+    return {"schema": "slackswap.plan-summary/1", **dataclasses.asdict(row), **extra}
 
 
 def _smallest_entry(smallest: Smallest) -> dict[str, object]:
@@ -112,8 +150,9 @@ def _smallest_entry(smallest: Smallest) -> dict[str, object]:
     }
 
 
-def _why_none(cell: Cell, row: Row, smallest: Smallest) -> str:
+def _why_none(cell: Cell, row: Row, smallest: Smallest, divided: DeviceMemory | None) -> str:
     from slackswap_opt.cli import show
+    from slackswap_opt.cli.device_memory import line
 
     problem, limit = cell.problem, smallest.limit
     peak = problem.liveness.ideal_peak_bytes
@@ -127,6 +166,8 @@ def _why_none(cell: Cell, row: Row, smallest: Smallest) -> str:
         else f"{row.planner} found no plan for a budget of {share(problem.budget_bytes)}; "
         "none found, which does not prove that there is none"
     ]
+    if divided is not None:
+        lines.append(f"device memory: {line(divided)}")
     if row.reason and not cell.proven_infeasible:
         lines.append(f"why: {row.reason}")
     lines.append(
@@ -144,8 +185,9 @@ def _why_none(cell: Cell, row: Row, smallest: Smallest) -> str:
     return "\n".join(lines)
 
 
-def _print_summary(row: Row, sums: Account, cell: Cell) -> None:
+def _print_summary(row: Row, sums: Account, cell: Cell, divided: DeviceMemory | None) -> None:
     from slackswap_opt.cli import show
+    from slackswap_opt.cli.device_memory import line
 
     ideal = row.ideal_step_s
     step_s = row.step_s or 0.0
@@ -168,6 +210,8 @@ def _print_summary(row: Row, sums: Account, cell: Cell) -> None:
             + (", stopped by its time limit" if row.time_limited else ""),
         }
     )
+    if divided is not None:
+        show.print_lines(f"device memory: {line(divided)}")
     if row.reason:
         show.print_lines(f"{row.planner}: {row.reason}")
     unit, scale = show.unit_of(cell.problem.liveness.ideal_peak_bytes)

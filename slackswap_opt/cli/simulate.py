@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slackswap_opt.cli import options
-from slackswap_opt.cli.guard import Exit
+from slackswap_opt.cli import options, scenarios
+from slackswap_opt.cli.guard import Exit, complain
+from slackswap_opt.cli.plan import refuse_early
 
 if TYPE_CHECKING:
+    from slackswap_opt.cli.reserved import Held
     from slackswap_opt.study import Replay
 
 MOST_STALLS = 10
@@ -30,20 +33,63 @@ def simulate(
             show_default=False,
         ),
     ] = None,
+    allocator: options.Allocator = None,
+    allocator_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--allocator-limit",
+            help="What the allocator may reserve: 60%, 20GiB or bytes. (default: the capacity)",
+            show_default=False,
+        ),
+    ] = None,
+    own_pool: Annotated[
+        bool,
+        typer.Option("--own-pool", help="Copies in have a pool of their own in the allocator."),
+    ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="TRACE.json",
+            help="Write a trace for Perfetto or chrome://tracing.",
+            show_default=False,
+        ),
+    ] = None,
+    picture: Annotated[bool, typer.Option("--show", help="Draw streams and memory.")] = False,
+    jitter: scenarios.Jitter = None,
+    link_jitter: scenarios.LinkJitter = None,
+    trials: scenarios.Trials = 1000,
+    seed: scenarios.Seed = 0,
+    steps: scenarios.Steps = 1,
+    micro_batches: scenarios.MicroBatches = 1,
+    devices: scenarios.Devices = 1,
+    load: scenarios.Load = None,
+    force: options.Force = False,
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the guard
 ) -> Exit:
     """Play a plan file in the simulator.
 
     All that the file says is compared with what happens; where the two differ, or the schedule does
-    not fit, the exit code is 5.
+    not fit, the exit code is 5. With --allocator also where it does not fit into that allocator.
+    Noise, steps in a row, micro-batches, several devices and traffic are played beside it.
     """
-    from slackswap_opt.cli import show
-    from slackswap_opt.errors import SlackSwapError
+    from slackswap_opt.cli import reserved, show
+    from slackswap_opt.errors import InputError, SlackSwapError
     from slackswap_opt.plan import Problem, parse_budget
     from slackswap_opt.plan.files import read_plan
     from slackswap_opt.study import InvalidPlanError, replay
 
+    noise = scenarios.noise_of(jitter, link_jitter, trials, seed)
+    asked = scenarios.asked(noise, steps, micro_batches, devices, load)
+    kind = None if allocator is None else reserved.kind_of(allocator)
+    if picture and json:
+        raise InputError("--show draws for people and --json prints one document; give one of them")
+    for option, given in (("--own-pool", own_pool), ("--allocator-limit", allocator_limit)):
+        if given and kind is None:
+            raise InputError(f"{option} says how an allocator is used; give --allocator too")
+    if trace is not None:
+        refuse_early(trace, force=force)
     plan = read_plan(path)
     peak = Problem(plan.step, plan.machine, plan.budget_bytes).liveness.ideal_peak_bytes
     size = None if capacity is None else parse_budget(capacity, peak)
@@ -51,11 +97,60 @@ def simulate(
         played = replay(plan, size)
     except SlackSwapError as error:
         raise InvalidPlanError(f"{path}: {error}") from error
+    held = None
+    if kind is not None:
+        limit = parse_budget(allocator_limit, peak) if allocator_limit else None
+        held = reserved.held(
+            plan.step, plan.schedule, played.verdict, kind, limit_bytes=limit, own_pool=own_pool
+        )
+    answer = scenarios.answer(asked, played)
+    if trace is not None:
+        _write_trace(trace, played, held, force=force)
     if json:
-        show.print_json(_document(played))
+        document = _document(played) | scenarios.document(answer)
+        show.print_json(
+            document if held is None else document | {"allocator": reserved.document(held)}
+        )
     else:
-        _print(played)
+        _print(played, held)
+        scenarios.print_answer(answer)
+        if picture:
+            _draw(played)
+        if trace is not None:
+            show.print_lines("", f"trace written to {trace}")
+    if held is not None and held.limited.refused is not None:
+        complain(reserved.out_of_memory(held.limited))
+        return Exit.INVALID_PLAN
     return Exit.DONE
+
+
+def _write_trace(path: Path, played: Replay, held: Held | None, *, force: bool) -> None:
+    from slackswap_opt.export import chrome_trace
+    from slackswap_opt.formats import write_text
+
+    plan = played.plan
+    counters = {}
+    if held is not None:
+        free = held.free
+        counters[f"reserved ({free.kind.value})"] = (free.reserved_ns, free.reserved_bytes)
+    text = chrome_trace(
+        plan.step,
+        plan.schedule,
+        played.verdict,
+        machine=plan.machine.name,
+        budget_bytes=plan.budget_bytes,
+        counters=counters,
+    )
+    write_text(path, text, force=force)
+
+
+def _draw(played: Replay) -> None:
+    from slackswap_opt.cli import show, timeline
+
+    marks = timeline.marks_for(sys.stdout.encoding)
+    plan, width = played.plan, timeline.terminal_width()
+    lines = timeline.draw(plan.step, plan.schedule, played.verdict, width, marks)
+    show.print_text("\n".join(["", *lines]) + "\n")
 
 
 def _document(played: Replay) -> dict[str, object]:
@@ -105,8 +200,8 @@ def _bound_holds(played: Replay) -> bool:
     return played.verdict.capacity_bytes <= played.plan.budget_bytes
 
 
-def _print(played: Replay) -> None:
-    from slackswap_opt.cli import show
+def _print(played: Replay, held: Held | None) -> None:
+    from slackswap_opt.cli import reserved, show
     from slackswap_opt.study.compare import NS_PER_S, gap, ratio
 
     plan, verdict = played.plan, played.verdict
@@ -123,6 +218,7 @@ def _print(played: Replay) -> None:
         ),
         "peak": f"{show.memory(verdict.peak_bytes)}, "
         f"{show.memory(verdict.timeline.host_bytes)} on the host",
+        **({} if held is None else reserved.facts(held)),
         "step": f"{show.milliseconds(step_ns / NS_PER_S)} ms, "
         f"{show.percent_down(ratio(ideal_ns, step_ns))} of the throughput of the ideal "
         f"{show.milliseconds(ideal_ns / NS_PER_S)} ms",
@@ -138,9 +234,17 @@ def _print(played: Replay) -> None:
         ),
     }
     show.print_facts(facts)
-    stalls = verdict.timeline.stalls
-    if not stalls:
-        return
+    if held is not None:
+        reserved.print_holes(held)
+    if verdict.timeline.stalls:
+        _print_stalls(played)
+
+
+def _print_stalls(played: Replay) -> None:
+    from slackswap_opt.cli import show
+    from slackswap_opt.study.compare import NS_PER_S
+
+    plan, stalls = played.plan, played.verdict.timeline.stalls
     by_cause: dict[str, int] = defaultdict(int)
     for stall in stalls:
         by_cause[stall.cause.value] += stall.end_ns - stall.start_ns

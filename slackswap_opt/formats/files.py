@@ -18,10 +18,16 @@ from slackswap_opt.errors import InputError
 
 MAX_FILE_BYTES = 2**30
 """Largest content accepted, after decompression (1 GiB)."""
+MOST_FAULTS = 100
+"""How many faults of a file a message lists."""
+MOST_EXPANSION = 100
+"""Times that a file may grow when it is decompressed, beyond the first 64 MiB."""
+_ALWAYS_EXPANDED = 2**26
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+"""How text in UTF-16 begins."""
 _CHUNK_BYTES = 2**20
 
 
@@ -29,14 +35,16 @@ def read_bytes(path: str | Path, *, limit: int = MAX_FILE_BYTES) -> bytes:
     """The content of a file, decompressed if it is gzip.
 
     Raises:
-        InputError: if the file is missing, unreadable, empty, larger than `limit`, damaged or
-            only a Git LFS pointer; the message begins with the path.
+        InputError: if the file is missing, unreadable, empty, larger than `limit`, grows more when
+            it is decompressed than any file of steps does, is damaged or only a Git LFS pointer;
+            the message begins with the path.
     """
     where = str(path)
     try:
         with Path(path).open("rb") as file:
             content = _at_most(file, limit)
         if content is not None and content.startswith(_GZIP_MAGIC):
+            limit = min(limit, max(_ALWAYS_EXPANDED, MOST_EXPANSION * len(content)))
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
                 content = _at_most(packed, limit)
     except FileNotFoundError:
@@ -66,7 +74,7 @@ def decode(content: bytes) -> str:
     Raises:
         InputError: if it is in another encoding, or not text; says where.
     """
-    if content.startswith(_UTF16_MARKS):
+    if content.startswith(UTF16_MARKS):
         raise InputError("the text is in UTF-16; save it as UTF-8")
     try:
         return content.decode("utf-8-sig")
@@ -101,15 +109,24 @@ def write_text(path: str | Path, text: str, *, force: bool = False) -> None:
     Raises:
         InputError: if the file exists and `force` is not set, or it cannot be written.
     """
-    where = str(path)
     try:
         content = text.encode()
     except UnicodeEncodeError as error:
         raise InputError(
             f"{text[error.start]!r} is half of a character and cannot be written; "
             "rename what contains it",
-            where=where,
+            where=str(path),
         ) from None
+    write_bytes(path, content, force=force)
+
+
+def write_bytes(path: str | Path, content: bytes, *, force: bool = False) -> None:
+    """Write a file whole or not at all; see `write_text`.
+
+    Raises:
+        InputError: if the file exists and `force` is not set, or it cannot be written.
+    """
+    where = str(path)
     try:
         target = Path(os.path.realpath(path))  # a link keeps pointing at what is written
         if target.is_dir():

@@ -7,7 +7,7 @@ what each backward operation reads, and where gradients live.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 import networkx as nx
 
 from slackswap_opt.errors import InputError
-from slackswap_opt.formats.layer_rules import LayerRule, rule_for
+from slackswap_opt.step.backward import Derivative, backward_phase
 from slackswap_opt.step.graph import TrainingStep
+from slackswap_opt.step.layer_rules import LayerRule, rule_for
 from slackswap_opt.step.model import Operation, Phase, Tensor, Value
 
 _NAMED_IN_NOTES = 5
@@ -38,6 +39,7 @@ class Layer:
         random: it draws random numbers.
         picks: for `__getitem__`, which output of its input it is.
         order: where it stands among layers that are ready at the same time.
+        rule: what is known of it, where its type does not tell.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Layer:
     random: bool = False
     picks: int | None = None
     order: tuple[int, int] = (0, 0)
+    rule: LayerRule | None = None
 
     @property
     def batch_input(self) -> bool:
@@ -67,7 +70,7 @@ class Layer:
 
 @dataclass(eq=False, slots=True)
 class _Output:
-    """One output of a layer: the value that holds it and, later, the gradient it has so far."""
+    """One output of a layer and the value that holds it."""
 
     layer: Layer
     name: str
@@ -77,7 +80,6 @@ class _Output:
     readers: list[Layer] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     overwritten: bool = False
-    gradient: Value | None = None
 
 
 def training_step(name: str, layers: Iterable[Layer]) -> TrainingStep:
@@ -95,7 +97,7 @@ class _Builder:
     def __init__(self, name: str, layers: list[Layer]) -> None:
         self.name = name
         self.layers = layers
-        self.rules: dict[str, LayerRule] = {layer.name: rule_for(layer.kind) for layer in layers}
+        self.rules = {layer.name: layer.rule or rule_for(layer.kind) for layer in layers}
         self.outputs: dict[str, list[_Output]] = {}
         self.inputs: dict[str, list[_Output]] = {}
         self.views: dict[str, Layer] = {}
@@ -103,8 +105,6 @@ class _Builder:
         self.differentiable: dict[str, bool] = {}
         self.operations: list[Operation] = []
         self.gradients: list[Tensor] = []
-        self.gradients_of: Counter[str] = Counter()
-        self.holders: dict[str, set[_Output]] = defaultdict(set)
         self.labels: dict[str, str] = {}
 
     def build(self) -> TrainingStep:
@@ -247,7 +247,7 @@ class _Builder:
                 continue
             self.operations.append(
                 Operation(
-                    name=f"{layer.name}.{layer.kind}",
+                    name=_forward_name(layer),
                     phase=Phase.FORWARD,
                     duration_ns=layer.forward_ns,
                     reads=(*_values(self.inputs[layer.name]), *_parameters(layer)),
@@ -258,104 +258,32 @@ class _Builder:
             )
 
     def _add_backward(self) -> None:
-        """Walk the layers backwards as a framework's engine does, gradients being handed on."""
-        self._add_loss()
-        for layer in reversed(self.layers):
-            if self.differentiable[layer.name]:
-                self._add_backward_of(layer)
-
-    def _add_loss(self) -> None:
-        ends = [layer for layer in self.layers if self._ends_the_forward(layer)]
-        outputs = [output for layer in ends for output in self.outputs[layer.name]]
-        if not outputs:
-            return
-        for output in outputs:
-            self._hold(output, self._new_gradient(output))
-        self.operations.append(
-            Operation(
-                name="loss",
-                phase=Phase.BACKWARD,
-                duration_ns=0,
-                reads=tuple(_values(outputs)),
-                writes=tuple(o.gradient for o in outputs if o.gradient),
-                layer=self.labels[ends[-1].name],
-            )
+        """Walk the layers backwards; every gradient is named after the output it belongs to."""
+        outputs = {o.value: o for outputs in self.outputs.values() for o in outputs}
+        backward, self.gradients = backward_phase(
+            self.operations,
+            {
+                _forward_name(layer): self._derivative(layer)
+                for layer in self.layers
+                if self.differentiable[layer.name] and not layer.batch_input
+            },
+            {output.value.tensor: output.size_bytes for output in outputs.values()},
+            lambda value: f"{outputs[value].name}.grad",
         )
+        self.operations += backward
 
-    def _ends_the_forward(self, layer: Layer) -> bool:
-        readers = (reader for output in self.outputs[layer.name] for reader in output.readers)
-        return self.differentiable[layer.name] and not any(
-            self.differentiable[reader.name] for reader in readers
-        )
-
-    def _add_backward_of(self, layer: Layer) -> None:
-        outputs = self.outputs[layer.name]
-        inputs = self.inputs[layer.name]
-        incoming = [output.gradient for output in outputs if output.gradient is not None]
+    def _derivative(self, layer: Layer) -> Derivative:
         saves_input, saves_output = self._saves(layer)
-        reads = [*incoming]
-        reads += _values(inputs) if saves_input else []
-        reads += _values(outputs) if saves_output else []
-        reads += _parameters(layer)
-        writes: list[Value] = []
-        targets = [target for target in inputs if self.differentiable[target.layer.name]]
-        targets.sort(key=lambda target: target.gradient is not None)  # before it is overwritten
-        for target in targets:
-            self._hand_on(layer, target, reads, writes)
-        for output in outputs:
-            self._hold(output, None)
-        if writes or layer.backward_ns:
-            self.operations.append(
-                Operation(
-                    name=f"{layer.name}.{layer.kind}.backward",
-                    phase=Phase.BACKWARD,
-                    duration_ns=layer.backward_ns,
-                    reads=tuple(dict.fromkeys(reads)),
-                    writes=tuple(writes),
-                    layer=self.labels[layer.name],
-                )
-            )
-
-    def _hand_on(
-        self, layer: Layer, target: _Output, reads: list[Value], writes: list[Value]
-    ) -> None:
-        """Add a layer's part of the gradient of one of its inputs."""
-        before = target.gradient
-        if before is None:
-            passed = self._passed(layer, target)
-            if passed is not None:
-                self._hold(target, passed)
-                return
-        else:
-            reads.append(before)
-        if before is None or len(self.holders[before.tensor]) > 1:
-            after = self._new_gradient(target)
-        else:
-            after = Value(before.tensor, before.version + 1)
-        self._hold(target, after)
-        writes.append(after)
-
-    def _passed(self, layer: Layer, target: _Output) -> Value | None:
-        """The gradient of a layer's output, if it serves unchanged as that of the input."""
-        own, *others = self.outputs[layer.name]
-        if not self.rules[layer.name].passes_gradient or layer.backward_ns or others:
-            return None
-        return own.gradient if own.size_bytes == target.size_bytes else None
-
-    def _hold(self, output: _Output, gradient: Value | None) -> None:
-        """Note that the backward operation of an output's layer has this gradient to read."""
-        if output.gradient is not None:
-            self.holders[output.gradient.tensor].discard(output)
-        if gradient is not None:
-            self.holders[gradient.tensor].add(output)
-        output.gradient = gradient
-
-    def _new_gradient(self, output: _Output) -> Value:
-        self.gradients_of[output.name] += 1
-        number = self.gradients_of[output.name]
-        name = f"{output.name}.grad" + (f".{number}" if number > 1 else "")
-        self.gradients.append(Tensor.of(name, output.size_bytes))
-        return Value(name)
+        return Derivative(
+            name=f"{_forward_name(layer)}.backward",
+            duration_ns=layer.backward_ns,
+            saved=(
+                *(_values(self.inputs[layer.name]) if saves_input else ()),
+                *(_values(self.outputs[layer.name]) if saves_output else ()),
+                *_parameters(layer),
+            ),
+            passes_gradient=self.rules[layer.name].passes_gradient,
+        )
 
     # Tensors and notes
 
@@ -440,6 +368,10 @@ def _sorted(layers: list[Layer]) -> list[Layer]:
         cycle = " -> ".join([edge[0] for edge in edges] + [edges[0][0]])
         raise InputError(f"the layers form a cycle: {cycle}; remove one edge") from None
     return [by_name[name] for name in names]
+
+
+def _forward_name(layer: Layer) -> str:
+    return f"{layer.name}.{layer.kind}"
 
 
 def _values(outputs: Iterable[_Output]) -> list[Value]:

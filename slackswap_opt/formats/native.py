@@ -5,12 +5,12 @@ Made to be written by hand as well; `docs/formats.md` has an example and every f
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,8 +18,8 @@ from pydantic import ValidationError
 from slackswap_opt.errors import InputError
 from slackswap_opt.formats import files, strict_json
 from slackswap_opt.formats.native_schema import (
-    NS_PER_UNIT,
     SCHEMA,
+    Fault,
     NamedTensor,
     OperationFields,
     StepFields,
@@ -31,6 +31,7 @@ from slackswap_opt.formats.native_schema import (
 )
 from slackswap_opt.formats.strict_json import shown
 from slackswap_opt.step.graph import TrainingStep
+from slackswap_opt.step.graph_records import NS_PER_UNIT
 from slackswap_opt.step.model import Operation, Phase, Tensor, Value
 
 NAME = f'native JSON, with "schema": "{SCHEMA}"'
@@ -38,6 +39,8 @@ NAME = f'native JSON, with "schema": "{SCHEMA}"'
 _VERSIONED = re.compile(r"(.+)@([0-9]{1,15})", re.DOTALL)
 _SCHEMA_KEY = re.compile(rb'"schema"\s*:\s*"slackswap\.')
 _MOST_SUGGESTIONS = 20
+_ENOUGH = 1000
+"""Faults of one kind after which no more are looked for."""
 
 
 def recognizes(head: bytes) -> bool:
@@ -53,11 +56,6 @@ def read(content: bytes, name: str = "") -> TrainingStep:  # noqa: ARG001 - the 
     return loads(files.decode(content))
 
 
-def write(step: TrainingStep, path: str | Path, *, force: bool = False) -> None:
-    """Write a step to a file, which is replaced only if `force` is set."""
-    files.write_text(path, dumps(step), force=force)
-
-
 def loads(text: str) -> TrainingStep:
     """Read a step from JSON text.
 
@@ -66,22 +64,36 @@ def loads(text: str) -> TrainingStep:
             writes, cycles) is looked for once the fields are right.
     """
     document, faults = strict_json.parse(text)
+    step, found = step_of(document)
+    faults.extend(sentence for _, sentence in found)
+    if faults or step is None:
+        raise InputError(*faults)
+    return step
+
+
+def step_of(document: object) -> tuple[TrainingStep | None, list[Fault]]:
+    """The step that a parsed document describes, or every fault of its fields.
+
+    Raises:
+        InputError: if the schema is another one, or as `TrainingStep.build`.
+    """
+    faults: list[Fault] = []
     if isinstance(document, dict):
         _refuse_other_schema(document.get("schema"))
     try:
         fields = StepFields.model_validate(document)
     except ValidationError as error:
-        faults.extend(faults_of(error, document))
+        faults.extend(faults_of(_of_the_beginning(error, document), document))
     if isinstance(document, dict):
-        faults.extend(_name_faults(document))
-        faults.extend(_duration_faults(document))
-        faults.extend(_reference_faults(document))
+        for found in (_name_faults, _duration_faults, _reference_faults):
+            faults.extend(itertools.islice(found(document), _ENOUGH))
     if faults:
-        raise InputError(*faults)
-    tensors = [_tensor(name, entry) for name, entry in _entries(fields)]
+        return None, faults
+    tensors = _tensors(fields)
     known = {name for tensor in tensors for name in (tensor.name, *tensor.aliases)}
-    operations = [_operation(operation, known) for operation in fields.operations]
-    return TrainingStep.build(fields.name, operations, tensors, fields.notes)
+    values: dict[str, Value] = {}
+    operations = [_operation(operation, known, values) for operation in fields.operations]
+    return TrainingStep.build(fields.name, operations, tensors, fields.notes), []
 
 
 def dumps(step: TrainingStep) -> str:
@@ -111,34 +123,59 @@ def _refuse_other_schema(schema: object) -> None:
         )
 
 
+def _of_the_beginning(error: ValidationError, document: object) -> ValidationError:
+    """The error of the first operations and tensors, if they hold more than enough faults."""
+    if error.error_count() <= _ENOUGH or not isinstance(document, dict):
+        return error
+    first = dict(document)
+    for group in ("operations", "tensors"):
+        if isinstance(first.get(group), list):
+            first[group] = first[group][:_ENOUGH]
+        elif isinstance(first.get(group), dict):
+            first[group] = dict(itertools.islice(first[group].items(), _ENOUGH))
+    try:
+        StepFields.model_validate(first)
+    except ValidationError as fewer:
+        return fewer if fewer.error_count() >= files.MOST_FAULTS else error
+    return error
+
+
 # Reading: what no single field can tell
 
 
-def _name_faults(document: dict[str, Any]) -> Iterator[str]:
+def _name_faults(document: dict[str, Any]) -> Iterator[Fault]:
     operations = Counter(
         op["name"] for op in _objects(document, "operations") if isinstance(op.get("name"), str)
     )
-    yield from _repeated("operation", operations)
-    yield from _repeated("tensor or alias", Counter(_tensor_names(document)))
+    yield from _repeated("operation", "operations", operations)
+    yield from _repeated("tensor or alias", "tensors", Counter(_tensor_names(document)))
 
 
-def _repeated(what: str, names: Counter[str]) -> Iterator[str]:
+def _repeated(what: str, group: str, names: Counter[str]) -> Iterator[Fault]:
+    if len(names) == names.total():
+        return
     for name, count in names.items():
         if count > 1:
-            yield f"{what} {shown(name)} is defined {count} times; names must be unique"
+            yield (
+                (group,),
+                f"{what} {shown(name)} is defined {count} times; names must be unique",
+            )
 
 
-def _duration_faults(document: dict[str, Any]) -> Iterator[str]:
+def _duration_faults(document: dict[str, Any]) -> Iterator[Fault]:
     for index, op in enumerate(_list(document, "operations")):
         given = [unit for unit in NS_PER_UNIT if unit in op] if isinstance(op, dict) else [""]
-        where = place(document, ["operations", index])
-        if not given:
-            yield f"{where}: the duration is missing; add one of {', '.join(NS_PER_UNIT)}"
-        elif len(given) > 1:
-            yield f"{where} has {' and '.join(given)}; keep one"
+        if len(given) == 1:
+            continue
+        path = ("operations", index)
+        where = place(document, path)
+        if given:
+            yield path, f"{where} has {' and '.join(given)}; keep one"
+        else:
+            yield path, f"{where}: the duration is missing; add one of {', '.join(NS_PER_UNIT)}"
 
 
-def _reference_faults(document: dict[str, Any]) -> Iterator[str]:
+def _reference_faults(document: dict[str, Any]) -> Iterator[Fault]:
     names = dict.fromkeys(_tensor_names(document))
     if not names:
         return
@@ -148,14 +185,18 @@ def _reference_faults(document: dict[str, Any]) -> Iterator[str]:
             references = _list(op, field) if isinstance(op, dict) else []
             for reference in references:
                 tensor = reference.get("tensor") if isinstance(reference, dict) else reference
-                if not isinstance(tensor, str) or not tensor or _resolved(tensor, names):
+                if not isinstance(tensor, str) or not tensor:
+                    continue
+                if tensor in names or _resolved(tensor, names):
                     continue
                 match = _VERSIONED.fullmatch(tensor)
                 hint = did_you_mean(match[1] if match else tensor, names) if suggestions else ""
                 suggestions = max(0, suggestions - 1)
+                path = ("operations", index, field)
                 yield (
-                    f"{place(document, ['operations', index, field])}: "
-                    f"{shown(tensor)} is not in tensors{hint or '; add it there'}"
+                    path,
+                    f"{place(document, path)}: {shown(tensor)} is not in tensors"
+                    f"{hint or '; add it there'}",
                 )
 
 
@@ -163,7 +204,7 @@ def _resolved(text: str, known: dict[str, None] | set[str]) -> Value | None:
     """The value a name means: a tensor of exactly this name, otherwise `tensor@version`."""
     if text in known:
         return Value(text)
-    match = _VERSIONED.fullmatch(text)
+    match = _VERSIONED.fullmatch(text) if "@" in text else None
     return Value(match[1], int(match[2])) if match and match[1] in known else None
 
 
@@ -193,11 +234,11 @@ def _objects(owner: dict[str, Any], field: str) -> list[dict[str, Any]]:
 # Reading: from sound fields to the step
 
 
-def _entries(fields: StepFields) -> list[tuple[str, TensorFields]]:
+def _tensors(fields: StepFields) -> list[Tensor]:
     if isinstance(fields.tensors, list):
-        return [(tensor.name, tensor) for tensor in fields.tensors]
+        return [_tensor(tensor.name, tensor) for tensor in fields.tensors]
     return [
-        (name, TensorFields(size_bytes=entry) if isinstance(entry, int) else entry)
+        Tensor.of(name, entry) if isinstance(entry, int) else _tensor(name, entry)
         for name, entry in fields.tensors.items()
     ]
 
@@ -208,21 +249,22 @@ def _tensor(name: str, entry: TensorFields | NamedTensor) -> Tensor:
     return Tensor(name, entry.size_bytes, transfer_bytes, entry.static, tuple(entry.aliases))
 
 
-def _operation(entry: OperationFields, known: set[str]) -> Operation:
-    def values(references: list[Any]) -> tuple[Value, ...]:
-        return tuple(
-            Value(reference.tensor, reference.version)
-            if isinstance(reference, ValueFields)
-            else _resolved(reference, known) or Value(reference)
-            for reference in references
-        )
+def _operation(entry: OperationFields, known: set[str], made: dict[str, Value]) -> Operation:
+    """An operation; `made` keeps the values that texts have meant, one object for each."""
+
+    def meant(reference: str | ValueFields) -> Value:
+        if isinstance(reference, ValueFields):
+            return Value(reference.tensor, reference.version)
+        if reference not in made:
+            made[reference] = _resolved(reference, known) or Value(reference)
+        return made[reference]
 
     return Operation(
         name=entry.name,
         phase=Phase(entry.phase),
         duration_ns=_duration_ns(entry),
-        reads=values(entry.reads),
-        writes=values(entry.writes),
+        reads=tuple(map(meant, entry.reads)),
+        writes=tuple(map(meant, entry.writes)),
         workspace_bytes=entry.workspace_bytes,
         layer=entry.layer,
         recomputable=entry.recomputable,
@@ -233,6 +275,8 @@ def _operation(entry: OperationFields, known: set[str]) -> Operation:
 def _duration_ns(entry: OperationFields) -> int:
     (unit,) = entry.model_fields_set & NS_PER_UNIT.keys()
     written: int | float = getattr(entry, unit)
+    if isinstance(written, int):
+        return written * NS_PER_UNIT[unit]
     return round(Decimal(repr(written)) * NS_PER_UNIT[unit])
 
 

@@ -6,6 +6,7 @@ The published `docs/step.schema.json` is `json_schema()`.
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -13,11 +14,10 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from slackswap_opt.formats.strict_json import shown
 from slackswap_opt.step.graph import MAX_BYTES, MAX_NS
+from slackswap_opt.step.graph_records import NS_PER_UNIT
 
 SCHEMA = "slackswap.step/1"
-
-NS_PER_UNIT = {"duration_ns": 1, "duration_us": 10**3, "duration_ms": 10**6, "duration_s": 10**9}
-"""The fields that may give a duration, and the nanoseconds of their unit."""
+_MOST_TO_COMPARE = 2000
 
 Name = Annotated[str, Field(min_length=1)]
 Bytes = Annotated[int, Field(ge=0, le=MAX_BYTES)]
@@ -147,10 +147,15 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def faults_of(error: ValidationError, document: object) -> Iterator[str]:
+Fault = tuple[tuple[object, ...], str]
+"""The path in the document of what is wrong, and a sentence."""
+
+
+def faults_of(error: ValidationError, document: object) -> Iterator[Fault]:
     """One sentence per fault: where, what was found, what was expected, how to mend it."""
     for fault in error.errors(include_url=False, include_context=True):
-        yield _sentence(fault, document)
+        path = tuple(_untagged(fault["loc"]))
+        yield path, _sentence(fault, path, document)
 
 
 def place(document: object, path: Iterable[object]) -> str:
@@ -169,10 +174,11 @@ def place(document: object, path: Iterable[object]) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean "x"?`, or nothing where no known word is close."""
-    if len(word) > 100:
+    """`; did you mean "x"?`, or nothing where no known word is close, or too many are known."""
+    choices = [k for k in itertools.islice(known, _MOST_TO_COMPARE + 1) if len(k) <= 100]
+    if len(word) > 100 or len(choices) > _MOST_TO_COMPARE:
         return ""
-    close = difflib.get_close_matches(word, [k for k in known if len(k) <= 100], n=1)
+    close = difflib.get_close_matches(word, choices, n=1)
     return f"; did you mean {shown(close[0])}?" if close else ""
 
 
@@ -208,8 +214,7 @@ _EXPECTED = {
 }
 
 
-def _sentence(fault: Any, document: object) -> str:
-    path = list(_untagged(fault["loc"]))
+def _sentence(fault: Any, path: tuple[Any, ...], document: object) -> str:
     kind, found, context = fault["type"], fault["input"], fault.get("ctx", {})
     where = place(document, path)
     if kind == "extra_forbidden":
@@ -260,7 +265,7 @@ def _untagged(loc: tuple[Any, ...]) -> Iterator[Any]:
         yield from loc
 
 
-def _known_fields(path: list[Any]) -> list[str]:
+def _known_fields(path: tuple[Any, ...]) -> list[str]:
     model: type[BaseModel] = StepFields
     if path[0] == "operations" and len(path) > 1:
         model = OperationFields if len(path) == 3 else ValueFields

@@ -7,11 +7,28 @@ inside of `read`.
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from slackswap_opt.errors import InputError
-from slackswap_opt.formats import dot, files, native, pipedream
+from slackswap_opt.formats import (
+    chakra,
+    dnn_partitioning,
+    dot,
+    files,
+    graphml,
+    kineto,
+    native,
+    native_yaml,
+    node_link,
+    onnx_format,
+    pipedream,
+)
+from slackswap_opt.formats.options import NO_OPTIONS, ReadOptions
+from slackswap_opt.machine.model import Machine
 from slackswap_opt.step.graph import TrainingStep
 
 HEAD_BYTES = 2**20
@@ -35,12 +52,53 @@ class StepFormat(Protocol):
         """
 
 
-FORMATS: list[StepFormat] = [native, dot, pipedream]
+@runtime_checkable
+class StepFormatWithOptions(Protocol):
+    """The same for a format that needs a machine, or whose files hold more than one step."""
+
+    NAME: str
+    """What the format is called in messages."""
+    USES: frozenset[str]
+    """The fields of `ReadOptions` that it looks at; the machine is not counted."""
+
+    def recognizes(self, head: bytes) -> bool:
+        """As in `StepFormat`."""
+
+    def read(self, content: bytes, name: str, options: ReadOptions) -> TrainingStep:
+        """As in `StepFormat`, with options."""
+
+
+FORMATS: list[StepFormat | StepFormatWithOptions] = [
+    onnx_format,
+    native,
+    kineto,
+    chakra,
+    dnn_partitioning,
+    node_link,
+    graphml,
+    native_yaml,
+    dot,
+    pipedream,
+]
 """In the order in which they are asked."""
 
 
-def read_step(path: str | Path) -> TrainingStep:
+def read_step(
+    path: str | Path,
+    *,
+    machine: Machine | None = None,
+    batch: int | None = None,
+    dimensions: Mapping[str, int] | None = None,
+    profiler_step: int | None = None,
+) -> TrainingStep:
     """Read a training step from a file, plain or gzip.
+
+    Args:
+        path: of the file.
+        machine: what operations are priced on; needed for files without durations (ONNX).
+        batch: size of the first axis of a model's inputs (ONNX).
+        dimensions: sizes of a model's symbolic dimensions (ONNX).
+        profiler_step: number of the profiler step to read (Kineto traces).
 
     Raises:
         InputError: if the file cannot be read, no format recognizes it, or it is faulty; every
@@ -48,12 +106,23 @@ def read_step(path: str | Path) -> TrainingStep:
     """
     content = files.read_bytes(path)
     try:
-        return read_content(content, _stem(Path(path)))
+        options = ReadOptions(machine, batch, dimensions or {}, profiler_step)
+        return read_content(content, _stem(Path(path)), options)
     except InputError as error:
         raise error.at(str(path)) from None
 
 
-def read_content(content: bytes, name: str) -> TrainingStep:
+def format_of(path: str | Path) -> str:
+    """What the format of a file is called, or an empty text if none recognizes it.
+
+    Raises:
+        InputError: if the file cannot be read.
+    """
+    head = files.read_bytes(path)[:HEAD_BYTES]
+    return next((known.NAME for known in FORMATS if known.recognizes(head)), "")
+
+
+def read_content(content: bytes, name: str, options: ReadOptions = NO_OPTIONS) -> TrainingStep:
     """Read a training step from the content of a file.
 
     Raises:
@@ -62,9 +131,52 @@ def read_content(content: bytes, name: str) -> TrainingStep:
     head = content[:HEAD_BYTES]
     for known in FORMATS:
         if known.recognizes(head):
-            return known.read(content, name)
+            with _everything_stays(), _readable_number_of_faults():
+                return _read(known, content, name, options)
+    if content.startswith(files.UTF16_MARKS):
+        files.decode(content)
     names = "; ".join(known.NAME for known in FORMATS)
     raise InputError(f"the format is not recognized; known formats: {names}")
+
+
+def _read(
+    known: StepFormat | StepFormatWithOptions, content: bytes, name: str, options: ReadOptions
+) -> TrainingStep:
+    uses = known.USES if isinstance(known, StepFormatWithOptions) else frozenset()
+    unused = [text for field, text in options.given().items() if field not in uses]
+    if unused:
+        raise InputError(
+            f"{', '.join(unused)}: a file holds one fixed step if its format is {known.NAME}; "
+            "leave it out"
+        )
+    if isinstance(known, StepFormatWithOptions):
+        return known.read(content, name, options)
+    return known.read(content, name)
+
+
+@contextmanager
+def _everything_stays() -> Iterator[None]:
+    """No search for unused cycles: reading makes millions of objects, and all of them stay."""
+    searching = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if searching:
+            gc.enable()
+
+
+@contextmanager
+def _readable_number_of_faults() -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        more = len(error.faults) - files.MOST_FAULTS
+        if more <= 0:
+            raise
+        raise InputError(
+            *error.faults[: files.MOST_FAULTS], f"and at least {more} more faults; mend these first"
+        ) from None
 
 
 def _stem(path: Path) -> str:

@@ -1,96 +1,56 @@
-"""The only module that imports PuLP: hands a linear model to a solver and reads the answer.
+"""The only module that imports PuLP: models a linear model in it, has it solved, checks the answer.
 
-What PuLP and the solvers are known to get wrong is handled here: the objective is passed in
-microseconds and bytes in MiB with rows scaled near 1; variables have short names of our own; every
-solve has a temporary directory of its own; the solver process is ours to kill when it overruns; the
-status is read together with whether an incumbent exists. Answers are still only proposals:
-callers check them against the exact model.
+The objective is passed in microseconds and bytes in MiB with rows scaled near 1; variables have
+short names of our own; every solve has a temporary directory of its own; solvers run in processes
+that end when they overrun (`_cbc`, `_highs`). What comes back is held against the bounds and rows
+of the exact model: an answer that breaks one is a failure, whatever its status says. Answers are
+still only proposals: no step time and no bound is taken from them.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import re
-import subprocess
+import functools
+import shutil
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pulp
 
 from slackswap_opt.errors import SolverUnavailableError
+from slackswap_opt.formulation import _cbc, _highs
+from slackswap_opt.formulation._answers import Answer, Limits, Outcome, Reply
 from slackswap_opt.formulation.linear import LinearModel
 
-GRACE_S = 10.0
-"""How long a solver may overrun its own limit before it is killed."""
-
-
-class Outcome(StrEnum):
-    """Why the solver stopped, as far as it can be believed."""
-
-    OPTIMAL = "optimal"
-    STOPPED = "stopped with an incumbent"
-    NOTHING = "stopped without an incumbent"
-    INFEASIBLE = "called infeasible"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a solver said.
-
-    Attributes:
-        outcome: why it stopped.
-        values: one per variable, None unless there is an incumbent.
-        duals: one per row (LPs only), in nanoseconds per row unit; None if it gave none.
-        solver: name and version.
-        seconds: wall time, writing and reading included.
-        timed_out: whether the clock stopped it, so that another run may answer differently.
-        note: the solver's complaint where it failed.
-    """
-
-    outcome: Outcome
-    values: tuple[float, ...] | None
-    duals: tuple[float, ...] | None
-    solver: str
-    seconds: float
-    timed_out: bool = False
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a solve may stop.
-
-    Attributes:
-        seconds: wall-clock limit.
-        gap_ns: absolute gap of the objective at which it may stop.
-        nodes: limit on branch-and-bound nodes, a measure of work that does not depend on the clock;
-            None for no limit.
-    """
-
-    seconds: float
-    gap_ns: int = 0
-    nodes: int | None = None
-
+__all__ = ["SOLVERS", "Answer", "Limits", "Outcome", "available_solvers", "pulp_problem", "solve"]
 
 SOLVERS = ("cbc", "highs")
+WHOLE = 1e-5
+"""How far from whole an integer variable may come back."""
+ROW = 1e-4
+"""By how much a row may be missed, as a fraction of its largest coefficient in the solver's units,
+and
+"""
+DIGITS = 1e-7
+"""as a fraction of the sum of its terms: CBC writes eight digits."""
+_RESOLUTION = 1 << 40
+"""Rows are added up in integers of this fraction of a unit."""
 
 
 def available_solvers() -> tuple[str, ...]:
-    """The solvers that can be used here, the default one first."""
+    """The solvers that can be used here, the default one first; each program is tried out."""
     found = []
-    if _cbc_path() is not None:
+    cbc = _cbc_path()
+    if cbc is not None and _cbc_answers(cbc):
         found.append("cbc")
-    if _highs_available():
+    if _highs.installed():
         found.append("highs")
     return tuple(found)
+
+
+_cbc_answers = functools.cache(_cbc.answers)
 
 
 def solve(
@@ -106,9 +66,10 @@ def solve(
     Args:
         model: what to minimize.
         limits: when to stop.
-        solver: "cbc" or "highs".
-        start: values of the integer variables to start from, where the solver can use them (those
-            of other variables do not count).
+        solver: "cbc" or "highs"; where there is no CBC, HiGHS takes its place, and the answer
+            says so.
+        start: values of the integer variables to start from (those of other variables do not
+            count).
         relax: ignore integrality.
 
     Raises:
@@ -120,232 +81,143 @@ def solve(
     if not limits.seconds > 0:
         raise ValueError(f"time limit {limits.seconds} s; give a positive one")
     began = time.perf_counter()
-    problem = _Translated(model, relax=relax)
-    run: Callable[..., Answer] = _solve_cbc if solver == "cbc" else _solve_highs
-    return run(problem, limits, start, began)
+    is_lp = relax or not any(variable.integer for variable in model.variables)
+    first = None if start is None or is_lp else _start(model, start)
+    with tempfile.TemporaryDirectory(prefix="slackswap-") as folder:
+        path = Path(folder, "model.mps")
+        pulp_problem(model, relax=relax).writeMPS(str(path))
+        ask = _ask_cbc if solver == "cbc" else _highs.run
+        reply = ask(path, limits, first, is_lp=is_lp)
+    values = duals = None
+    if reply.outcome in (Outcome.OPTIMAL, Outcome.STOPPED):
+        values, complaint = _checked(model, reply, relax=relax)
+        if complaint:
+            reply = replace(reply, outcome=Outcome.FAILED, note=complaint)
+    if reply.duals and reply.outcome is not Outcome.FAILED:
+        scales = (_scale(model, number) for number in range(len(model.rows)))
+        duals = tuple(reply.duals.get(n, 0.0) * 1000 / scale for n, scale in enumerate(scales))
+    seconds = time.perf_counter() - began
+    late = reply.outcome is not Outcome.OPTIMAL and seconds >= limits.seconds
+    return Answer(
+        reply.outcome, values, duals, reply.solver, seconds, reply.timed_out or late, reply.note
+    )
 
 
-class _Translated:
-    """The PuLP problem of a model, and the way back."""
+# -- The model in PuLP ----------------------------------------------------------------------------
 
-    def __init__(self, model: LinearModel, *, relax: bool) -> None:
-        self.model = model
-        self.is_lp = relax or not any(v.integer for v in model.variables)
-        self.problem = pulp.LpProblem("model", pulp.LpMinimize)
-        used = {x for row in model.rows for _, x in row.terms} | set(model.objective)
-        self.columns = {
-            x: self.problem.add_variable(
-                f"x{x}",
-                0,
-                variable.upper / variable.unit,
-                pulp.LpInteger if variable.integer and not relax else pulp.LpContinuous,
-            )
-            for x, variable in enumerate(model.variables)
-            if x in used
-        }
-        self.problem.setObjective(
-            pulp.LpAffineExpression(
-                [
-                    (self.columns[x], cost * model.variables[x].unit / 1000)
-                    for x, cost in model.objective.items()
-                ]
-            )
+
+def pulp_problem(model: LinearModel, *, relax: bool = False) -> pulp.LpProblem:
+    """The model as a PuLP problem, for any solver that PuLP knows.
+
+    Column `xN` is variable N divided by its unit, the objective is in microseconds, row `rN` is
+    row N divided by a power of two near its largest coefficient. Variables that play no part are
+    left out.
+
+    Args:
+        model: what to minimize.
+        relax: ignore integrality.
+    """
+    problem = pulp.LpProblem("model", pulp.LpMinimize)
+    used = {x for row in model.rows for _, x in row.terms} | set(model.objective)
+    units = [variable.unit for variable in model.variables]
+    columns = {
+        x: problem.add_variable(
+            f"x{x}",
+            0,
+            variable.upper / variable.unit,
+            pulp.LpInteger if variable.integer and not relax else pulp.LpContinuous,
         )
-        self.scales: list[float] = []
-        self.constraints: list[pulp.LpConstraint] = []
-        for number, row in enumerate(model.rows):
-            units = [(c * model.variables[x].unit, self.columns[x]) for c, x in row.terms]
-            largest = max((abs(c) for c, _ in units), default=1)
-            scale = 2.0 ** math.floor(math.log2(largest)) if largest else 1.0
-            self.scales.append(scale)
-            expression = pulp.LpAffineExpression([(column, c / scale) for c, column in units])
-            constraint = pulp.LpConstraint(
-                expression, pulp.LpConstraintGE, f"r{number}", row.lower / scale
-            )
-            self.problem.addConstraint(constraint)
-            self.constraints.append(constraint)
-
-    def values(self) -> tuple[float, ...]:
-        return tuple(
-            (self.columns[x].value() or 0.0) * variable.unit if x in self.columns else 0.0
-            for x, variable in enumerate(self.model.variables)
-        )
-
-    def duals(self) -> tuple[float, ...] | None:
-        found = [constraint.pi for constraint in self.constraints]
-        if any(pi is None for pi in found):
-            return None
-        return tuple(float(pi) * 1000 / s for pi, s in zip(found, self.scales, strict=True))
-
-    def start_from(self, start: Sequence[float]) -> None:
-        for x, column in self.columns.items():
-            column.setInitialValue(start[x] / self.model.variables[x].unit, check=False)
+        for x, variable in enumerate(model.variables)
+        if x in used
+    }
+    problem.setObjective(
+        _sum([(columns[x], cost * units[x] / 1000) for x, cost in model.objective.items()])
+    )
+    for number, row in enumerate(model.rows):
+        scale = _scale(model, number)
+        terms = [(columns[x], c * units[x] / scale) for c, x in row.terms]
+        problem.addConstraint(_sum(terms) >= row.lower / scale, f"r{number}")
+    return problem
 
 
-# -- CBC ----------------------------------------------------------------------------------------
+_sum = getattr(pulp.LpAffineExpression, "from_list", pulp.LpAffineExpression)
+"""A sum from pairs of a column and a factor; PuLP 4 has the first, PuLP 3 the second."""
+
+
+def _scale(model: LinearModel, number: int) -> float:
+    """The power of two at or below the largest coefficient of a row, in the solver's units."""
+    variables = model.variables
+    largest = max((abs(c) * variables[x].unit for c, x in model.rows[number].terms), default=1)
+    return float(1 << (largest.bit_length() - 1))
+
+
+def _start(model: LinearModel, start: Sequence[float]) -> dict[int, float]:
+    return {
+        x: start[x] / variable.unit
+        for x, variable in enumerate(model.variables)
+        if variable.integer
+    }
+
+
+# -- What came back -------------------------------------------------------------------------------
+
+
+def _checked(
+    model: LinearModel, reply: Reply, *, relax: bool
+) -> tuple[tuple[float, ...] | None, str]:
+    """The values, integer ones whole and all within their bounds, or what is wrong with them."""
+    values = []
+    for x, variable in enumerate(model.variables):
+        value = reply.values.get(x, 0.0)
+        most = variable.upper / variable.unit
+        if not -WHOLE <= value <= most + WHOLE + DIGITS * most:
+            return None, f"its answer puts a variable at {value:g}, outside of 0 to {most:g}"
+        value = min(max(value * variable.unit, 0.0), float(variable.upper))
+        if variable.integer and not relax:
+            if abs(value - round(value)) > WHOLE:
+                return None, f"its answer leaves an integer variable at {value:g}"
+            value = float(round(value))
+        values.append(value)
+    exact = [round(value * _RESOLUTION) for value in values]
+    for number, row in enumerate(model.rows):
+        missing = row.lower * _RESOLUTION - sum(c * exact[x] for c, x in row.terms)
+        if missing > 0:
+            size = sum(abs(c * exact[x]) for c, x in row.terms)
+            if missing > ROW * _scale(model, number) * _RESOLUTION + DIGITS * size:
+                return None, f"its answer breaks a row ({row.family})"
+    return tuple(values), ""
+
+
+# -- CBC ------------------------------------------------------------------------------------------
 
 
 def _cbc_path() -> str | None:
-    """The bundled program (PuLP 3), or `cbc` on PATH."""
+    """The program that PuLP brings (3: bundled; 4: its extra `cbc`), or `cbc` on PATH."""
     bundled = getattr(pulp, "PULP_CBC_CMD", None)
-    for path in (getattr(bundled, "pulp_cbc_path", None), None):
-        try:
-            candidate = pulp.COIN_CMD(msg=False, path=path)
-            if candidate.available():
-                return str(candidate.path)
-        except (OSError, pulp.PulpSolverError):
-            continue
-    return None
+    known = bundled.pulp_cbc_path if bundled is not None else pulp.COIN_CMD(msg=False).path
+    return shutil.which(known) or shutil.which("cbc")
 
 
-def _solve_cbc(
-    translated: _Translated, limits: Limits, start: Sequence[float] | None, began: float
-) -> Answer:
-    path = _cbc_path()
-    if path is None:
-        raise SolverUnavailableError(
-            "no CBC program was found; install one with `pip install 'pulp<4'` (it is bundled), "
-            "put `cbc` on PATH, or use another solver: `pip install highspy` and --solver highs"
-        )
-    reader = pulp.COIN_CMD(msg=False, path=path)
-    with tempfile.TemporaryDirectory(prefix="slackswap-") as folder:
-        mps, solution = Path(folder, "model.mps"), Path(folder, "model.sol")
-        columns, names, rows, _ = translated.problem.writeMPS(str(mps), rename=1)
-        command = [path, str(mps)]
-        if start is not None and not translated.is_lp:
-            translated.start_from(start)
-            first = Path(folder, "model.mst")
-            reader.writesol(str(first), translated.problem, columns, names, rows)
-            command += ["-mips", str(first)]
-        command += ["-sec", f"{limits.seconds:g}", "-timeMode", "elapsed"]
-        if not translated.is_lp:
-            command += ["-allow", f"{limits.gap_ns / 1000:.9g}", "-ratio", "0"]
-            if limits.nodes is not None:
-                command += ["-maxNodes", str(limits.nodes)]
-        command += ["-initialSolve" if translated.is_lp else "-solve"]
-        command += ["-printingOptions", "all", "-solution", str(solution)]
-        log, complaint = _run(command, folder, limits.seconds + GRACE_S)
-        version = re.search(r"^Version:\s*(\S+)", log, re.MULTILINE)
-        name = f"CBC {version.group(1)}" if version else "CBC"
-
-        def answer(outcome: Outcome, note: str = "") -> Answer:
-            has_values = outcome in (Outcome.OPTIMAL, Outcome.STOPPED)
-            return Answer(
-                outcome,
-                translated.values() if has_values else None,
-                translated.duals() if has_values and translated.is_lp else None,
-                name,
-                time.perf_counter() - began,
-                outcome is not Outcome.OPTIMAL and time.perf_counter() - began >= limits.seconds,
-                note,
-            )
-
-        if not solution.exists():
-            return answer(Outcome.FAILED, complaint or "it wrote no solution")
-        try:
-            status, values, costs, prices, _, found = reader.readsol_MPS(
-                str(solution), translated.problem, columns, names, rows
-            )
-        except (ValueError, IndexError, KeyError) as error:
-            return answer(Outcome.FAILED, f"its solution cannot be read ({error})")
-        outcome = _outcome(status, found, limits, began)
-        if outcome in (Outcome.OPTIMAL, Outcome.STOPPED):
-            translated.problem.assignVarsVals(values)
-            translated.problem.assignVarsDj(costs)
-            translated.problem.assignConsPi(prices)
-        return answer(outcome)
-
-
-def _outcome(status: int, found: int, limits: Limits, began: float) -> Outcome:
-    if found == pulp.LpSolutionOptimal:
-        overran = time.perf_counter() - began > limits.seconds
-        return Outcome.STOPPED if overran else Outcome.OPTIMAL
-    if found == pulp.LpSolutionIntegerFeasible:
-        return Outcome.STOPPED
-    if status == pulp.LpStatusInfeasible:
-        return Outcome.INFEASIBLE
-    return Outcome.NOTHING
-
-
-def _run(command: Sequence[str], folder: str, seconds: float) -> tuple[str, str]:
-    """Run a program to its end or until it overruns; returns its output and a complaint."""
-    log = Path(folder, "log.txt")
-    complaint = ""
-    with log.open("wb") as output:
-        try:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder
-            )
-        except OSError as error:
-            raise SolverUnavailableError(f"{command[0]} cannot be started: {error}") from None
-        try:
-            if process.wait(timeout=seconds) != 0:
-                complaint = f"it ended with status {process.returncode}"
-        except subprocess.TimeoutExpired:
-            complaint = f"it was stopped after {seconds:g} s"
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    return log.read_text(errors="replace"), complaint
-
-
-# -- HiGHS --------------------------------------------------------------------------------------
-
-
-_ONE_HIGHS_AT_A_TIME = threading.Lock()
-"""Its banner cannot be turned off, only diverted, and standard output is one for all threads."""
-
-
-def _highs_available() -> bool:
-    return bool(pulp.HiGHS(msg=False).available())
-
-
-def _solve_highs(
-    translated: _Translated,
-    limits: Limits,
-    start: Sequence[float] | None,  # noqa: ARG001 - PuLP 3.3 does not pass it on to HiGHS
-    began: float,
-) -> Answer:
-    if not _highs_available():
-        raise SolverUnavailableError(
-            "HiGHS is not installed; install it with `pip install 'slackswap-opt[highs]'`"
-        )
-    highs = pulp.HiGHS(
-        msg=False,
-        timeLimit=limits.seconds,
-        gapAbs=limits.gap_ns / 1000,
-        gapRel=0.0,
-        threads=1,
-        **({} if limits.nodes is None else {"mip_max_nodes": limits.nodes}),
-    )
-    with _ONE_HIGHS_AT_A_TIME, _quiet_stdout():
-        translated.problem.solve(highs)
-    version = translated.problem.solverModel.version()
-    outcome = _outcome(translated.problem.status, translated.problem.sol_status, limits, began)
-    has_values = outcome in (Outcome.OPTIMAL, Outcome.STOPPED)
-    return Answer(
-        outcome,
-        translated.values() if has_values else None,
-        translated.duals() if has_values and translated.is_lp else None,
-        f"HiGHS {version}",
-        time.perf_counter() - began,
-        outcome is not Outcome.OPTIMAL and time.perf_counter() - began >= limits.seconds,
-    )
-
-
-@contextmanager
-def _quiet_stdout() -> Iterator[None]:
-    """Keep the solver library's banner out of our standard output."""
+def _ask_cbc(
+    path: Path, limits: Limits, start: Mapping[int, float] | None, *, is_lp: bool
+) -> Reply:
+    """Ask CBC, twice where it says "infeasible"; HiGHS where there is no CBC."""
+    program = _cbc_path()
+    began = time.perf_counter()
     try:
-        saved = os.dup(1)
-    except OSError:
-        yield
-        return
-    with Path(os.devnull).open("wb") as nothing:
-        os.dup2(nothing.fileno(), 1)
-        try:
-            yield
-        finally:
-            os.dup2(saved, 1)
-            os.close(saved)
+        if program is None:
+            raise SolverUnavailableError(
+                "no CBC program was found; install one with `pip install 'pulp<4'` (it is "
+                "bundled), put `cbc` on PATH, or use another solver: `pip install highspy` and "
+                "--solver highs"
+            )
+        reply = _cbc.run(program, path, limits, start, is_lp=is_lp)
+    except SolverUnavailableError:
+        if not _highs.installed():
+            raise
+        return _highs.run(path, limits, start, is_lp=is_lp)
+    left = limits.seconds - (time.perf_counter() - began)
+    if reply.outcome is Outcome.INFEASIBLE and left > 0:
+        more = replace(limits, seconds=left)
+        return _cbc.run(program, path, more, start, is_lp=is_lp, options=_cbc.PATIENT)
+    return reply

@@ -31,7 +31,7 @@ each a function below with its inequality in its docstring:
 
     decide, order, chain, fetch_early, linger           what is where
     kept_forward, kept_later, held_early,
-    queue_out, queue_in                                 running sums
+    queues                                              running sums
     memory_forward, memory_later, memory_rerun          the budget in every run
     round_trip, host_memory                             limits on single swaps and on the host
 """
@@ -44,6 +44,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slackswap_opt.formulation.linear import MICROSECOND, LinearModel, grain
+from slackswap_opt.formulation.queues import QueueOut, queue_in, queue_out
 from slackswap_opt.formulation.sets import WORK, Sets
 from slackswap_opt.plan import Action, Plan
 
@@ -98,13 +99,13 @@ def compact_model(sets: Sets) -> CompactModel:
     chain(cm, sets)
     fetch_early(cm, sets)
     linger(cm, sets)
-    waiting = queue_out(cm, sets)
+    waiting, coming = queues(cm, sets)
     sums = Sums(
         kept=kept_forward(cm, sets),
         ahead=kept_later(cm, sets),
         early=held_early(cm, sets),
         waiting=waiting,
-        coming=queue_in(cm, sets, waiting),
+        coming=coming,
     )
     memory_forward(cm, sets, sums)
     memory_later(cm, sets, sums)
@@ -118,7 +119,7 @@ def _variables(cm: CompactModel, sets: Sets) -> None:
     model = cm.model
     for t in sets.tensors:
         cm.keep[t] = model.binary()
-        cm.swap[t] = model.binary()
+        cm.swap[t] = model.variable(int(sets.problem.swaps), integer=True)
     for n, window in sets.windows.items():
         cm.rerun[n] = {j: model.binary(integer=False) for j in window}
         model.objective[cm.rerun[n][window[-1]]] = sets.blocks[n].duration_ns
@@ -312,19 +313,6 @@ def _blocks_by_slot(cm: CompactModel) -> dict[int, list[int]]:
 
 
 @dataclass(frozen=True)
-class Queue:
-    """Columns of the queue out by run, as terms; empty where nothing can be waiting.
-
-    Attributes:
-        at_start: D_k.
-        at_end: B_k.
-    """
-
-    at_start: list[Terms]
-    at_end: list[Terms]
-
-
-@dataclass(frozen=True)
 class Sums:
     """Running sums by run, as terms.
 
@@ -339,7 +327,7 @@ class Sums:
     kept: list[Terms]
     ahead: list[Terms]
     early: dict[int, Terms]
-    waiting: Queue
+    waiting: QueueOut
     coming: list[Terms]
 
     def held(self, j: int) -> Terms:
@@ -348,93 +336,31 @@ class Sums:
         return [*held, *self.waiting.at_start[j], *self.coming[j + 1]]
 
 
-def queue_out(cm: CompactModel, sets: Sets) -> Queue:
-    """D_k >= B_k-1 - R (q_k + reruns_k);  B_k >= D_k - R d_k + in_k;  B_k >= in_k.
+def queues(cm: CompactModel, sets: Sets) -> tuple[QueueOut, list[Terms]]:
+    """D_k, B_k and E_j (`queues`), by run.
 
     Work enters when its tensor's last forward reader is done (until then it is counted as held).
     """
-    entering: dict[int, list[int]] = defaultdict(list)
+    entering: dict[int, Terms] = defaultdict(list)
     for t in sets.tensors:
-        entering[sets.done[t]].append(t)
+        done = sets.done[t]
+        entering[done].append((sets.work(t, sets.out_rate(done)), cm.swap[t]))
     starts = _blocks_by_slot(cm)
-    queue = Queue([], [])
-    left: Terms = []
-    total = 0
-    for k in range(sets.count):
-        rate = sets.out_rate(k)
-        at_start: Terms = []
-        if left:
-            column = cm.model.variable(total, unit=rate * sets.tick_ns)
-            pause = [(rate, cm.stall[k])]
-            pause += [(rate * c, x) for c, x in _rerun_time(cm, sets, k, starts)]
-            cm.model.at_least([(1, column), *((-c, x) for c, x in left), *pause], 0, "queue out")
-            at_start = [(1, column)]
-            if sets.drained and k >= sets.turn:
-                cm.model.at_most(at_start, 0, "drained")
-                at_start = []
-        enter = [(sets.work(t, rate), cm.swap[t]) for t in entering.get(k, ())]
-        total += sum(c for c, _ in enter)
-        left = []
-        if at_start or enter:
-            column = cm.model.variable(total, unit=rate * sets.tick_ns)
-            before = [(-c, x) for c, x in at_start]
-            inside = [(-c, x) for c, x in enter]
-            worked = rate * sets.duration[k]
-            cm.model.at_least([(1, column), *before, *inside], -worked, "queue out")
-            cm.model.at_least([(1, column), *inside], 0, "queue out")
-            left = [(1, column)]
-        queue.at_start.append(at_start)
-        queue.at_end.append(left)
-    return queue
-
-
-def queue_in(cm: CompactModel, sets: Sets, out: Queue) -> list[Terms]:
-    """F_j >= need_j;  F_j >= need_j + E_j+1 - R (reruns_j + d_j) + loss_j;  E_j >= F_j - R q_j.
-
-    The mirror image of the queue out in reverse time: what must have come in by then, for run j
-    and all later ones. While the queue out still works, the link brings less: every unit that it
-    moves in run j costs loss_j = (R_in - R_in,duplex) / R_out,duplex units of the queue in. Nothing
-    comes in before the turn. Returns E_j by run, as terms.
-    """
-    starts = _blocks_by_slot(cm)
-    rates = sets.rates
+    pauses = [[(1, cm.stall[k]), *_rerun_time(cm, sets, k, starts)] for k in range(sets.count)]
     needs: dict[int, Terms] = defaultdict(list)
     for t, slots in cm.fetched.items():
-        work = sets.work(t, rates.h2d)
+        work = sets.work(t, sets.rates.h2d)
         previous: int | None = None
         for j, variable in slots.items():
             needs[j].append((work, variable))
             if previous is not None:
                 needs[j].append((-work, previous))
             previous = variable
-    coming: list[Terms] = [[] for _ in range(sets.count + 1)]
-    following: Terms = []
-    total = 0
-    scale, lost = rates.d2h_duplex, rates.h2d - rates.h2d_duplex
-    for j in range(sets.count - 1, sets.turn - 1, -1):
-        need = needs.get(j, [])
-        total += sum(max(0, c) for c, _ in need)
-        if not need and not following:
-            continue
-        after_stall = cm.model.variable(total, unit=rates.h2d * sets.tick_ns)
-        inside = [(-c, x) for c, x in need]
-        if need:
-            cm.model.at_least([(1, after_stall), *inside], 0, "queue in")
-        if following:
-            again = [(rates.h2d * c, x) for c, x in _rerun_time(cm, sets, j, starts)]
-            ahead = [(-c, x) for c, x in following]
-            terms = [(scale * c, x) for c, x in [(1, after_stall), *inside, *ahead, *again]]
-            terms += [(-lost * c, x) for c, x in out.at_start[j]]
-            terms += [(lost * c, x) for c, x in out.at_end[j]]
-            cm.model.at_least(terms, -scale * rates.h2d * sets.duration[j], "queue in")
-        begin = cm.model.variable(total, unit=rates.h2d * sets.tick_ns)
-        stall = (rates.h2d, cm.stall[j])
-        cm.model.at_least([(1, begin), (-1, after_stall), stall], 0, "queue in")
-        following = [(1, begin)]
-        coming[j] = following
-    if following:
-        cm.model.at_most(following, 0, "queue in")
-    return coming
+    out_rates = [sets.out_rate(k) for k in range(sets.count)]
+    drained = sets.turn if sets.drained else None
+    waiting = queue_out(cm.model, out_rates, sets.duration, pauses, entering, drained)
+    coming = queue_in(cm.model, sets.rates, sets.duration, pauses, needs, waiting, sets.turn)
+    return waiting, coming
 
 
 def memory_forward(cm: CompactModel, sets: Sets, sums: Sums) -> None:

@@ -58,6 +58,9 @@ class LinkTable(_Table):
     h2d_duplex_bytes_per_s: Positive
     latency_ns: Count = 0
     shared_by: Annotated[int, Field(ge=1)] = 1
+    overlap: Annotated[float, Field(ge=0, le=1)] = 1.0
+    contention: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    min_swap_bytes: Count = 0
 
 
 class HostTable(_Table):

@@ -9,6 +9,8 @@ from slackswap_opt.errors import InputError
 
 BYTES_PER_US = 1_000_000
 """Bytes per second that make one byte per microsecond, the resolution of link rates."""
+FULL_SPEED = 1_000_000
+"""Speed of an undisturbed compute stream: work done per nanosecond, in the simulator's units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,11 @@ class Link:
         h2d_duplex_bytes_per_s: host to device, while both directions are busy.
         latency_ns: fixed time that every copy occupies its engine before its bytes move.
         shared_by: devices that share the link evenly; each gets rate / shared_by.
+        overlap: part of its speed that the compute stream keeps while a copy is under way: 1 hides
+            copies fully, 0 exposes them fully, as copies without prefetch or pinned memory are.
+        contention: how much each copy under way stretches kernels beside it (0.05: by 5 %), for
+            the memory bandwidth that it takes.
+        min_swap_bytes: what moves fewer bytes is not worth a copy; planners keep it on the device.
     """
 
     d2h_bytes_per_s: float
@@ -51,6 +58,9 @@ class Link:
     h2d_duplex_bytes_per_s: float
     latency_ns: int = 0
     shared_by: int = 1
+    overlap: float = 1.0
+    contention: float = 0.0
+    min_swap_bytes: int = 0
 
     def __post_init__(self) -> None:
         faults = []
@@ -68,6 +78,12 @@ class Link:
             faults.append(f"link: latency_ns is {self.latency_ns}, expected 0 or more")
         if self.shared_by < 1:
             faults.append(f"link: shared_by is {self.shared_by}, expected 1 or more")
+        if not 0 <= self.overlap <= 1:
+            faults.append(f"link: overlap is {self.overlap:g}, expected 0 to 1")
+        if not 0 <= self.contention < float("inf"):
+            faults.append(f"link: contention is {self.contention:g}, expected 0 or more")
+        if self.min_swap_bytes < 0:
+            faults.append(f"link: min_swap_bytes is {self.min_swap_bytes}, expected 0 or more")
         if not faults and self.rates().slowest() < 1:
             faults.append("link: each rate must be at least 1 MB/s after sharing")
         if faults:
@@ -85,6 +101,17 @@ class Link:
             d2h_duplex=per_us(self.d2h_duplex_bytes_per_s),
             h2d_duplex=per_us(self.h2d_duplex_bytes_per_s),
         )
+
+    def compute_speeds(self) -> tuple[int, int, int]:
+        """Speed of the compute stream beside 0, 1 and 2 copies under way, in `FULL_SPEED`-ths.
+
+        Beside n > 0 copies it is overlap / (1 + contention * n), rounded once.
+        """
+
+        def beside(copies: int) -> int:
+            return round(FULL_SPEED * self.overlap / (1 + self.contention * copies))
+
+        return FULL_SPEED, beside(1), beside(2)
 
     @classmethod
     def symmetric(cls, bytes_per_s: float, latency_ns: int = 0) -> Link:

@@ -231,6 +231,9 @@ class _LinkFields(_Strict):
     h2d_duplex_bytes_per_s: Positive
     latency_ns: Count
     shared_by: Annotated[int, Field(ge=1)]
+    overlap: Annotated[float, Field(ge=0, le=1)] = 1.0
+    contention: Annotated[float, Field(ge=0)] = 0.0
+    min_swap_bytes: Count = 0
 
 
 class _HostFields(_Strict):

@@ -27,11 +27,14 @@ class Problem:
         step: the training step.
         machine: where it runs.
         budget_bytes: device memory for everything that is not static.
+        swaps: whether tensors may be copied to the host; False for plans that only recompute, and
+            for a bound on those.
     """
 
     step: TrainingStep
     machine: Machine
     budget_bytes: int
+    swaps: bool = True
 
     @cached_property
     def liveness(self) -> Liveness:
@@ -40,8 +43,10 @@ class Problem:
 
     @cached_property
     def blocks(self) -> Blocks:
-        """What can be evicted and how it is rebuilt."""
-        return find_blocks(self.step, self.liveness)
+        """What can be evicted and how it is rebuilt; not what is too small to be worth it."""
+        found = find_blocks(self.step, self.liveness)
+        least, moved = self.machine.link.min_swap_bytes, self.step.index.transfer_bytes
+        return replace(found, evictable=tuple(t for t in found.evictable if moved[t] >= least))
 
     @cached_property
     def ideal_step_ns(self) -> int:

@@ -63,6 +63,8 @@ def _carry_out(name: str, problem: Problem, policy: Policy) -> PlanResult:
     seconds = time.perf_counter() - began
     if realized is None:
         reason = "the policy drops a tensor that cannot be rebuilt"
+        if not problem.swaps:
+            reason += ", or swaps where only recomputation is allowed"
         return PlanResult(name, Status.INFEASIBLE, reason=reason, planning_s=seconds)
     if realized.verdict.step_ns is None:
         reason = "its plan needs more memory than the budget"

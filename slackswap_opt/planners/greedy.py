@@ -136,7 +136,7 @@ def evict(
         to_rebuild -= c.size_bytes
         evict_bytes -= c.size_bytes
     for c in sorted(leaving, key=swap_first):
-        if evict_bytes <= 0:
+        if evict_bytes <= 0 or not problem.swaps:
             break
         if c.tensors[0] not in actions:
             actions |= dict.fromkeys(c.tensors, Action.SWAP)
@@ -173,6 +173,8 @@ def _search(name: str, problem: Problem, swap_first: Order) -> PlanResult:
 
 def _hidden_bytes(problem: Problem) -> int:
     """What the link can move out before the turn, or back after it, whichever is less."""
+    if not problem.swaps:
+        return 0
     index, rates = problem.step.index, problem.machine.link.rates()
     forward_ns = int(index.duration_ns[index.forward].sum())
     later_ns = problem.ideal_step_ns - forward_ns

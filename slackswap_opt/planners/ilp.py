@@ -1,10 +1,12 @@
 """The ILP planner: optimal within a certified gap, or the best plan found and how far it may be.
 
 1. Start from the heuristics, and from the bound.
-2. Long steps: solve the boundary ILP at the cut that gives the bound, first with what its
-   relaxation leaves integral fixed, then by opening some stretches of the step at a time.
-   Short steps: solve the compact ILP as a whole. Medium ones: a short search of the first kind,
-   then the compact ILP in the same manner. On both, try single changes at the end.
+2. Solve the boundary ILP at the cut that gives the bound, first with what its relaxation leaves
+   integral fixed, then by opening some stretches of the step at a time. Long steps take long at it,
+   others a short while, and go on with the compact ILP: short ones solve it as a whole, medium
+   ones in the same manner; both try single changes at the end. What is left of the time goes to
+   programs that run operations again any number of times: eviction on demand, and the windowed
+   ILP around the best program.
 3. Each solution is lowered and simulated. Where memory runs out or a stall comes that the model did
    not plan, the model is tightened by what the verdict says, and solved again.
 4. Stop at the gap asked for, when nothing improves any more, or at the time limit.
@@ -22,15 +24,21 @@ from slackswap_opt.planners.baselines import recompute_all, selective, sqrt_n, s
 from slackswap_opt.planners.compact_search import compact_search, polish
 from slackswap_opt.planners.cut_search import cut_search
 from slackswap_opt.planners.greedy import capuchin, greedy
+from slackswap_opt.planners.on_demand import on_demand
 from slackswap_opt.planners.search import IlpOptions, Search
+from slackswap_opt.planners.windowed_search import windowed_search
 from slackswap_opt.step import working_set_bytes
 
 SHORT = 60
 """Steps with at most this many decisions are given to the compact ILP at once, and whole."""
 MEDIUM = 240
 """Steps with at most this many are given to it after a short search with the boundary ILP."""
+LONG = 480
+"""Steps with at most this many are given to the windowed ILP at the end."""
+SHARE = 0.5
+"""Part of the time that is left which each search but the last may take."""
 
-_HEURISTICS = (recompute_all, sqrt_n, selective, swap_all, greedy, capuchin)
+_HEURISTICS = (recompute_all, sqrt_n, selective, swap_all, greedy, capuchin, on_demand)
 
 
 def ilp(problem: Problem, options: IlpOptions | None = None) -> PlanResult:
@@ -49,9 +57,13 @@ def ilp(problem: Problem, options: IlpOptions | None = None) -> PlanResult:
     search = Search(problem, options, limit, deadline, solver=limit.solver or None)
     search.start(options.starts or tuple(plan(problem) for plan in _HEURISTICS))
     decisions = len(search.decisions)
-    if decisions > SHORT and not search.done():
-        cut_search(search, rounds=1 if decisions <= MEDIUM else None)
+    if not search.done():
+        with search.share(SHARE):
+            cut_search(search, rounds=1 if decisions <= MEDIUM else None)
     if decisions <= MEDIUM and not search.done():
-        compact_search(search, whole=decisions <= SHORT)
-        polish(search)
+        with search.share(SHARE):
+            compact_search(search, whole=decisions <= SHORT)
+            polish(search)
+    if decisions <= LONG and not search.done():
+        windowed_search(search)
     return search.result(time.perf_counter() - began)

@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slackswap_opt.plan import (
+    Action,
     Clock,
     Plan,
+    PlanResult,
     Problem,
+    Program,
     Schedule,
+    Status,
     UnbuildablePlanError,
-    lower,
+    actions_of,
+    program_of,
+    schedule_of,
     without_idle_copies,
 )
 from slackswap_opt.simulator import Verdict, simulate
@@ -25,11 +31,13 @@ class Realized:
 
     Attributes:
         plan: the actions.
-        schedule: the program.
+        program: what runs and what is fetched.
+        schedule: the program with its copies and frees.
         verdict: what the referee says of it; it may not fit.
     """
 
     plan: Plan
+    program: Program
     schedule: Schedule
     verdict: Verdict
 
@@ -40,28 +48,46 @@ class Realized:
             raise ValueError("the schedule does not fit")
         return self.verdict.step_ns
 
+    def result(self, planner: str) -> PlanResult:
+        """As the answer of a planner; raises if the schedule does not fit."""
+        return PlanResult(planner, Status.FEASIBLE, self.schedule, self.step_ns, self.plan)
+
 
 def realize(problem: Problem, plan: Plan, rounds: int = ROUNDS) -> Realized | None:
-    """Lower and simulate a plan; None if it drops what cannot be rebuilt.
+    """Lower and simulate a plan; None if it drops what cannot be rebuilt, or swaps and must not.
 
     The result may not fit the budget: see its verdict.
     """
-    best: Realized | None = None
-    clock: Clock | None = None
+    if not problem.swaps and Action.SWAP in plan.actions.values():
+        return None
     try:
         plan = without_idle_copies(problem, plan)
+        program = program_of(problem, plan)
     except UnbuildablePlanError:
         return None
+    return _played(problem, program, plan, rounds)
+
+
+def realize_program(problem: Problem, program: Program, rounds: int = ROUNDS) -> Realized:
+    """Lower and simulate a program; its plan is what the schedule amounts to."""
+    return _played(problem, program, None, rounds)
+
+
+def _played(problem: Problem, program: Program, plan: Plan | None, rounds: int) -> Realized:
+    best: Realized | None = None
+    clock: Clock | None = None
     for _ in range(rounds):
-        schedule = lower(problem, plan, clock)
+        schedule = schedule_of(problem, program, clock)
         if best is not None and schedule == best.schedule:
             break
         verdict = simulate(problem.step, problem.machine, schedule, problem.budget_bytes)
-        candidate = Realized(plan, schedule, verdict)
+        summary = plan or Plan(actions_of(problem.step, schedule, problem.liveness))
+        candidate = Realized(summary, program, schedule, verdict)
         best = candidate if best is None else better(candidate, best)
         if verdict.step_ns is None or not verdict.timeline.stalls:
             break
         clock = Clock(verdict.timeline.compute_start_ns, verdict.timeline.compute_end_ns)
+    assert best is not None
     return best
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from slackswap_opt.formulation._pulp import Answer, Limits, Outcome, solve
 from slackswap_opt.formulation.bound import Bound
 from slackswap_opt.formulation.linear import LinearModel, restrict
-from slackswap_opt.plan import Plan, PlanResult, Problem, Status
-from slackswap_opt.planners.realize import Realized, realize
+from slackswap_opt.plan import Plan, PlanResult, Problem, Program, Status
+from slackswap_opt.planners.realize import Realized, realize, realize_program
 
 SOLVE_S = 20.0
 """Longest single solve; node limits end most of them long before, whatever the clock says."""
@@ -91,11 +92,19 @@ class Search:
     def judge(self, plan: Plan, *, by_solver: bool = True) -> Realized | None:
         """Lower and simulate a plan, and take it if it is the best."""
         realized = realize(self.problem, plan)
-        if realized is not None and realized.verdict.fits:
-            result = PlanResult("ilp", Status.FEASIBLE, realized.schedule, realized.step_ns, plan)
-            if self._take(result):
-                self.by_solver = by_solver
+        if realized is not None:
+            self._judged(realized, by_solver=by_solver)
         return realized
+
+    def judge_program(self, program: Program, *, by_solver: bool = True) -> Realized:
+        """The same for a program."""
+        realized = realize_program(self.problem, program)
+        self._judged(realized, by_solver=by_solver)
+        return realized
+
+    def _judged(self, realized: Realized, *, by_solver: bool) -> None:
+        if realized.verdict.fits and self._take(realized.result("ilp")):
+            self.by_solver = by_solver
 
     def _take(self, result: PlanResult) -> bool:
         assert result.step_ns is not None
@@ -127,6 +136,16 @@ class Search:
     def seconds_left(self) -> float:
         """Until the deadline; negative after it."""
         return self.deadline - time.perf_counter()
+
+    @contextmanager
+    def share(self, part: float) -> Iterator[None]:
+        """Let what is inside take at most this part of the time that is left."""
+        whole = self.deadline
+        self.deadline = time.perf_counter() + part * max(0.0, self.seconds_left())
+        try:
+            yield
+        finally:
+            self.deadline = whole
 
     def relax(self, model: LinearModel) -> Answer:
         """Solve the relaxation of a model."""

@@ -5,19 +5,20 @@ The rules are numbered in `docs/problem.md` and cited here. Nothing of the plann
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
 
 from slackswap_opt.errors import ScheduleError
 from slackswap_opt.machine import Machine
+from slackswap_opt.machine.model import FULL_SPEED
 from slackswap_opt.plan.schedule import Copy, Schedule
+from slackswap_opt.simulator.lane import UNDISTURBED, Lane
 from slackswap_opt.simulator.verdict import Cause, OutOfMemory, Stall, Timeline, Verdict
 from slackswap_opt.step import TrainingStep
 
 NEVER = -1
-WORK_PER_BYTE = 1000
-"""Work of one byte in units that shrink by a rate in bytes per microsecond each nanosecond."""
 
 
 def simulate(
@@ -39,7 +40,7 @@ def simulate(
         ScheduleError: if the schedule breaks a rule of the step, whatever the capacity.
     """
     check_structure(step, schedule)
-    return _Player(step, machine, schedule, capacity_bytes).play()
+    return Player(step, schedule, Lane.of(step, machine, schedule, capacity_bytes)).play()
 
 
 def check_structure(step: TrainingStep, schedule: Schedule) -> None:
@@ -97,8 +98,9 @@ class _Where(IntEnum):
 class _Engine:
     """One copy engine: a queue, and at most one copy in flight."""
 
-    def __init__(self, copies: tuple[Copy, ...], latency_ns: int) -> None:
+    def __init__(self, copies: tuple[Copy, ...], work: Sequence[int], latency_ns: int) -> None:
         self.copies = copies
+        self.work = work
         self.latency_ns = latency_ns
         self.next = 0
         self.busy = False
@@ -112,11 +114,11 @@ class _Engine:
         """The copy in flight, or the first one waiting."""
         return self.copies[self.next] if self.next < len(self.copies) else None
 
-    def begin(self, now: int, transfer_bytes: int) -> None:
+    def begin(self, now: int) -> None:
         self.busy = True
         self.start[self.next] = now
         self._latency_left = self.latency_ns
-        self._work_left = transfer_bytes * WORK_PER_BYTE
+        self._work_left = self.work[self.next]
 
     def run_to_end_at(self, now: int, rate: int) -> None:
         """Set when the copy in flight ends if this rate lasts."""
@@ -135,28 +137,30 @@ class _Engine:
         return copy
 
 
-class _Player:
-    def __init__(
-        self, step: TrainingStep, machine: Machine, schedule: Schedule, capacity_bytes: int
-    ) -> None:
+class Player:
+    """Plays one schedule in one lane, event by event."""
+
+    def __init__(self, step: TrainingStep, schedule: Schedule, lane: Lane) -> None:
         index = step.index
-        self.step, self.schedule, self.capacity = step, schedule, capacity_bytes
+        self.step, self.schedule, self.capacity = step, schedule, lane.capacity_bytes
         self.reads, self.writes = index.reads, index.writes
-        self.duration: list[int] = index.duration_ns.tolist()
+        self.duration = lane.duration_ns
         self.workspace: list[int] = index.workspace_bytes.tolist()
         self.size: list[int] = index.size_bytes.tolist()
         self.transfer: list[int] = index.transfer_bytes.tolist()
-        self.rates, self.host = machine.link.rates(), machine.host
+        self.rates, self.host = lane.rates, lane.host
+        self.speeds = None if lane.speeds == UNDISTURBED else lane.speeds
 
         self.now = 0
         self.event = 0
         self.running = False
         self.compute_end = NEVER
+        self.compute_left = 0
         self.scratch = 0
         self.starts = [NEVER] * len(schedule.compute)
         self.ends = [NEVER] * len(schedule.compute)
-        self.out = _Engine(schedule.copies_out, machine.link.latency_ns)
-        self.into = _Engine(schedule.copies_in, machine.link.latency_ns)
+        self.out = _Engine(schedule.copies_out, lane.out_work, lane.latency_ns)
+        self.into = _Engine(schedule.copies_in, lane.in_work, lane.latency_ns)
 
         self.where = [_Where.ABSENT] * index.tensors
         self.version = [NEVER] * index.tensors
@@ -178,19 +182,30 @@ class _Player:
     # -- the clock ------------------------------------------------------------------------
 
     def play(self) -> Verdict:
+        """From the start to the end or a standstill.
+
+        Raises:
+            ScheduleError: if the schedule breaks a rule.
+        """
         events = len(self.schedule.compute)
         while True:
-            self._settle()
+            self.settle()
             if self.event == events:
-                return self._verdict(None)
-            ends = [engine.end_ns for engine in (self.out, self.into) if engine.busy]
-            if self.running:
-                ends.append(self.compute_end)
-            if not ends:
-                return self._verdict(self._standstill())
-            self._advance(min(ends))
+                return self.verdict()
+            until = self.next_end()
+            if until is None:
+                return self.verdict()
+            self.advance(until)
 
-    def _settle(self) -> None:
+    def next_end(self) -> int | None:
+        """When the next of what is under way ends; None where nothing is."""
+        first = self.compute_end if self.running and self.compute_end != NEVER else None
+        for engine in (self.out, self.into):
+            if engine.busy and (first is None or engine.end_ns < first):
+                first = engine.end_ns
+        return first
+
+    def settle(self) -> None:
         """Everything that happens at this instant (rule 6)."""
         while True:
             if self._end_all():
@@ -213,29 +228,48 @@ class _Player:
             ended = True
         return ended
 
-    def _advance(self, until: int) -> None:
+    def advance(self, until: int) -> None:
+        """Let the time pass until an instant at or before the next end."""
         if not self.running and until > self.now:
             self._record_stall(until)
         elapsed = until - self.now
-        out_rate, in_rate = self._current_rates()
-        if self.out.busy:
-            self.out.advance(elapsed, out_rate)
-        if self.into.busy:
-            self.into.advance(elapsed, in_rate)
+        if self.speeds is not None and self.running:
+            self.compute_left = max(0, self.compute_left - elapsed * self._speed())
+        if self.out.busy or self.into.busy:
+            out_rate, in_rate = self.current_rates()
+            if self.out.busy:
+                self.out.advance(elapsed, out_rate)
+            if self.into.busy:
+                self.into.advance(elapsed, in_rate)
         self.now = until
 
-    def _current_rates(self) -> tuple[int, int]:
+    def current_rates(self) -> tuple[int, int]:
+        """Rates of a copy out and of a copy in at this instant (rule 5)."""
         if self.out.busy and self.into.busy:
             return self.rates.d2h_duplex, self.rates.h2d_duplex
         return self.rates.d2h, self.rates.h2d
 
-    def _reschedule_copies(self) -> None:
-        """An engine started or stopped: copies in flight go on at the new rates (rule 5)."""
-        out_rate, in_rate = self._current_rates()
+    def reschedule(self) -> None:
+        """An engine started or stopped: all that is under way goes on at its new rate."""
+        out_rate, in_rate = self.current_rates()
         if self.out.busy:
             self.out.run_to_end_at(self.now, out_rate)
         if self.into.busy:
             self.into.run_to_end_at(self.now, in_rate)
+        if self.speeds is not None and self.running:
+            self._run_compute_to_end()
+
+    def _speed(self) -> int:
+        """Of the compute stream, beside the copies under way (rule 10)."""
+        assert self.speeds is not None
+        return self.speeds[self.out.busy + self.into.busy]
+
+    def _run_compute_to_end(self) -> None:
+        speed = self._speed()
+        if self.compute_left == 0:
+            self.compute_end = self.now
+        else:
+            self.compute_end = self.now - (-self.compute_left // speed) if speed else NEVER
 
     # -- compute --------------------------------------------------------------------------
 
@@ -257,11 +291,10 @@ class _Player:
         return None
 
     def _output_leaving(self) -> bool:
-        op = self.schedule.compute[self.event]
-        return any(
-            version == 0 and self.where[tensor] is _Where.LEAVING
-            for tensor, version in self.writes[op]
-        )
+        for tensor, version in self.writes[self.schedule.compute[self.event]]:
+            if version == 0 and self.where[tensor] is _Where.LEAVING:
+                return True
+        return False
 
     def _allocation(self) -> tuple[int, int]:
         """Bytes that the next event allocates, and how many of them are gone at its end."""
@@ -293,8 +326,12 @@ class _Player:
         self._change_memory(allocated)
         self.scratch = scratch
         self.starts[self.event] = self.now
-        self.compute_end = self.now + self.duration[op]
         self.running = True
+        if self.speeds is None:
+            self.compute_end = self.now + self.duration[self.event]
+        else:
+            self.compute_left = self.duration[self.event] * FULL_SPEED
+            self._run_compute_to_end()
         return True
 
     def _end_compute(self) -> None:
@@ -315,14 +352,10 @@ class _Player:
         for tensor in self.schedule.frees[event]:
             if self.where[tensor] is not _Where.RESIDENT:
                 raise self._wrong(f"frees {self._name(tensor)}, which is not on the device")
-            last = max(
-                (
-                    number
-                    for number in self.outs_of.get(tensor, ())
-                    if number >= self.out.next and self.schedule.copies_out[number].after <= event
-                ),
-                default=NEVER,
-            )
+            last = NEVER
+            for number in self.outs_of.get(tensor, ()):
+                if number >= self.out.next and self.schedule.copies_out[number].after <= event:
+                    last = number
             if last == NEVER:
                 self.where[tensor] = _Where.ABSENT
                 freed += self.size[tensor]
@@ -372,8 +405,8 @@ class _Player:
         self.host_used += self._host_need(copy)
         self.host_peak = max(self.host_peak, self.host_used)
         self.host_version[tensor] = self.version[tensor]
-        self.out.begin(self.now, self.transfer[tensor])
-        self._reschedule_copies()
+        self.out.begin(self.now)
+        self.reschedule()
         return True
 
     def _end_out(self) -> None:
@@ -382,7 +415,7 @@ class _Player:
         if self.where[tensor] is _Where.LEAVING and self.leaves_with[tensor] == number:
             self.where[tensor] = _Where.ABSENT
             self._change_memory(-self.size[tensor])
-        self._reschedule_copies()
+        self.reschedule()
 
     def _ready_in(self) -> Copy | None:
         """The copy in that may start if the device has room (rule 4)."""
@@ -412,8 +445,8 @@ class _Player:
             return False
         self.where[tensor] = _Where.INCOMING
         self._change_memory(self.size[tensor])
-        self.into.begin(self.now, self.transfer[tensor])
-        self._reschedule_copies()
+        self.into.begin(self.now)
+        self.reschedule()
         return True
 
     def _end_in(self) -> None:
@@ -424,7 +457,7 @@ class _Player:
         if self.last_in[tensor] == number:
             del self.host_version[tensor]
             self.host_used -= self.host.buffer_bytes(self.transfer[tensor])
-        self._reschedule_copies()
+        self.reschedule()
 
     # -- accounts -------------------------------------------------------------------------
 
@@ -494,7 +527,15 @@ class _Player:
             for tensor, _ in self.reads[op]
         )
 
-    def _verdict(self, out_of_memory: OutOfMemory | None) -> Verdict:
+    def verdict(self) -> Verdict:
+        """What became of the step: call it when it has ended or nothing is in flight.
+
+        Raises:
+            ScheduleError: if it is unfinished and no memory is what is missing.
+        """
+        finished = self.event == len(self.schedule.compute)
+        out_of_memory = None if finished else self._standstill()
+
         def array(numbers: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
             return np.array(numbers, dtype=np.int64)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
 from slackswap_opt.errors import InputError
 from slackswap_opt.step.indexed import IndexedStep
 from slackswap_opt.step.model import Operation, Tensor, Value
+
+if TYPE_CHECKING:
+    from slackswap_opt.step.backward import Rules
 
 MAX_NS = 2**53
 """Longest duration accepted (104 days): integers stay exact in every format and in floats."""
@@ -74,6 +77,38 @@ class TrainingStep:
         storages.sort(key=lambda t: first_write.get(t.name, never))
         return cls(name, tuple(ordered), tuple(storages), tuple(notes))
 
+    @classmethod
+    def from_networkx(cls, graph: nx.Graph[Any], name: str | None = None) -> TrainingStep:
+        """The step that a directed graph describes; see `slackswap_opt.step.networkx_io`.
+
+        Raises:
+            InputError: with every fault, by node and edge.
+        """
+        from slackswap_opt.step.networkx_io import from_networkx
+
+        return from_networkx(graph, name)
+
+    def to_networkx(self) -> nx.DiGraph[Any]:
+        """The step as a graph of operations and tensors that `from_networkx` reads without loss."""
+        from slackswap_opt.step.networkx_io import to_networkx
+
+        return to_networkx(self)
+
+    def with_backward(self, ratio: float = 2.0, rules: Rules | None = None) -> TrainingStep:
+        """This forward-only step with a derived backward phase; see `slackswap_opt.step.backward`.
+
+        Args:
+            ratio: time of a backward operation by that of its forward operation.
+            rules: by name of operation, a `LayerRule` or a type of layer such as "Conv2d"; or a
+                function from operation to these.
+
+        Raises:
+            InputError: with every fault.
+        """
+        from slackswap_opt.step.backward import with_backward
+
+        return with_backward(self, ratio, rules)
+
     @cached_property
     def graph(self) -> nx.DiGraph[Any]:
         """The step as a networkx DAG.
@@ -112,43 +147,43 @@ def _name_faults(ops: Sequence[Operation], tensors: Sequence[Tensor]) -> Iterato
 
 
 def _range_faults(ops: Sequence[Operation], tensors: Sequence[Tensor]) -> Iterator[str]:
-    def whole(owner: str, field: str, number: object, limit: int) -> Iterator[str]:
+    def whole(what: str, owner: str, field: str, number: object, limit: int) -> Iterator[str]:
         if not isinstance(number, int) or isinstance(number, bool):
-            yield f"{owner}: {field} is {number!r}, expected a whole number"
+            yield f"{what} {owner!r}: {field} is {number!r}, expected a whole number"
         elif not 0 <= number <= limit:
-            yield f"{owner}: {field} is {number}, expected 0 to {limit}"
+            yield f"{what} {owner!r}: {field} is {number}, expected 0 to {limit}"
 
     for op in ops:
-        owner = f"operation {op.name!r}"
-        yield from whole(owner, "duration_ns", op.duration_ns, MAX_NS)
-        yield from whole(owner, "workspace_bytes", op.workspace_bytes, MAX_BYTES)
+        yield from whole("operation", op.name, "duration_ns", op.duration_ns, MAX_NS)
+        yield from whole("operation", op.name, "workspace_bytes", op.workspace_bytes, MAX_BYTES)
     for tensor in tensors:
-        owner = f"tensor {tensor.name!r}"
-        yield from whole(owner, "size_bytes", tensor.size_bytes, MAX_BYTES)
-        yield from whole(owner, "transfer_bytes", tensor.transfer_bytes, MAX_BYTES)
+        yield from whole("tensor", tensor.name, "size_bytes", tensor.size_bytes, MAX_BYTES)
+        yield from whole("tensor", tensor.name, "transfer_bytes", tensor.transfer_bytes, MAX_BYTES)
 
 
 def _resolve_aliases(ops: Sequence[Operation], tensors: Sequence[Tensor]) -> list[Operation]:
+    """Operations that name storages, each value once."""
     storage_of = {alias: t.name for t in tensors for alias in t.aliases}
 
     def resolved(values: tuple[Value, ...]) -> tuple[Value, ...]:
-        own = (Value(storage_of.get(v.tensor, v.tensor), v.version) for v in values)
-        return tuple(dict.fromkeys(own))
+        if storage_of:
+            values = tuple(Value(storage_of.get(v.tensor, v.tensor), v.version) for v in values)
+        return values if len(values) < 2 else tuple(dict.fromkeys(values))
 
-    return [
-        Operation(
-            op.name, op.phase, op.duration_ns, resolved(op.reads), resolved(op.writes),
-            op.workspace_bytes, op.layer, op.recomputable, op.random,
-        )
-        for op in ops
-    ]  # fmt: skip
+    def with_storages(op: Operation) -> Operation:
+        reads, writes = resolved(op.reads), resolved(op.writes)
+        if reads == op.reads and writes == op.writes:
+            return op
+        return replace(op, reads=reads, writes=writes)
+
+    return [with_storages(op) for op in ops]
 
 
 def _value_faults(ops: Sequence[Operation], tensors: dict[str, Tensor]) -> Iterator[str]:
     writer: dict[Value, Operation] = {}
     for op in ops:
-        where = f"operation {op.name!r}"
         for value in op.writes:
+            where = f"operation {op.name!r}"
             if value.tensor not in tensors:
                 yield f"{where} writes {value.tensor!r}, which is not defined; add the tensor"
                 continue
@@ -168,17 +203,22 @@ def _value_faults(ops: Sequence[Operation], tensors: dict[str, Tensor]) -> Itera
                     f"it must read {Value(value.tensor, value.version - 1)}"
                 )
     for op in ops:
-        where = f"operation {op.name!r}"
         for value in op.reads:
             if value.tensor not in tensors:
-                yield f"{where} reads {value.tensor!r}, which is not defined; add the tensor"
+                yield (
+                    f"operation {op.name!r} reads {value.tensor!r}, which is not defined; "
+                    "add the tensor"
+                )
             elif not tensors[value.tensor].static and value not in writer:
                 yield (
-                    f"{where} reads {value}, which no operation writes; "
+                    f"operation {op.name!r} reads {value}, which no operation writes; "
                     "mark it static if it is a parameter or a batch input"
                 )
             elif value in op.writes:
-                yield f"{where} reads {value} and writes it; an in-place write makes version N+1"
+                yield (
+                    f"operation {op.name!r} reads {value} and writes it; "
+                    "an in-place write makes version N+1"
+                )
 
 
 def _dependency_graph(ops: Sequence[Operation]) -> nx.DiGraph[Any]:
@@ -203,10 +243,10 @@ def _dependency_graph(ops: Sequence[Operation]) -> nx.DiGraph[Any]:
 
 
 def _execution_order(ops: Sequence[Operation]) -> list[Operation]:
+    if _order_holds(ops):
+        return list(ops)
     graph = _dependency_graph(ops)
     given = {op.name: position for position, op in enumerate(ops)}
-    if all(given[a] < given[b] for a, b in graph.edges):
-        return list(ops)
     try:
         names = list(nx.lexicographical_topological_sort(graph, key=given.__getitem__))
     except nx.NetworkXUnfeasible:
@@ -214,3 +254,16 @@ def _execution_order(ops: Sequence[Operation]) -> list[Operation]:
         cycle = " -> ".join([edge[0] for edge in edges] + [edges[0][0]])
         raise InputError(f"the operations form a cycle: {cycle}; remove one dependency") from None
     return [ops[given[name]] for name in names]
+
+
+def _order_holds(ops: Sequence[Operation]) -> bool:
+    """Whether each read finds the version it needs, as long steps do in most files."""
+    written = {value.tensor for op in ops for value in op.writes}
+    current: dict[str, int] = {}
+    for op in ops:
+        for value in op.reads:
+            if value.tensor in written and current.get(value.tensor) != value.version:
+                return False
+        for value in op.writes:
+            current[value.tensor] = value.version
+    return True

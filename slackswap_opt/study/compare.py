@@ -115,7 +115,8 @@ def _sharing(problems: list[Problem]) -> list[list[int]]:
     for position, problem in enumerate(problems):
         for group in groups:
             first = problems[group[0]]
-            if first.step is problem.step and first.machine == problem.machine:
+            same = first.machine == problem.machine and first.swaps == problem.swaps
+            if first.step is problem.step and same:
                 group.append(position)
                 break
         else:

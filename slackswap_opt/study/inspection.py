@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+import networkx as nx
 import numpy as np
 
 from slackswap_opt.plan import Problem
 from slackswap_opt.step import Phase
-from slackswap_opt.study.account import layer_kind
+from slackswap_opt.study.account import NO_LAYER, layer_kind
 from slackswap_opt.study.smallest import LowerLimit, lower_limit
+from slackswap_opt.study.swap_value import SwapValue, swap_value
 
 LARGEST = 10
+MOST_CRITICAL = 5
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,25 @@ class LayerFacts:
 
 
 @dataclass(frozen=True)
+class CriticalLayer:
+    """A layer that saves bytes faster than the link takes them away.
+
+    Attributes:
+        layer: its label.
+        forward_ns: its time in the forward phase.
+        saved_bytes: what it saves.
+        link_bytes: what the link moves out in that time.
+        late_ns: how much longer the link takes for what it saves.
+    """
+
+    layer: str
+    forward_ns: int
+    saved_bytes: int
+    link_bytes: int
+    late_ns: int
+
+
+@dataclass(frozen=True)
 class TensorFacts:
     """One large tensor."""
 
@@ -52,6 +74,7 @@ class Inspection:
     Attributes:
         name: of the step.
         machine: its name.
+        components: parts of forward and backward phase that pass each other nothing.
         operations: number of operations.
         phases: by phase, in order.
         tensors: number of tensors that are not static.
@@ -67,7 +90,10 @@ class Inspection:
         slack_out_bytes: what the link could move out under the forward phase.
         slack_in_bytes: what the link could move back under the rest.
         slack_bytes: what could leave and return: the less of the two, at most the movable bytes.
+        swapping: what swapping saves, at half of the peak where that is possible.
         smallest: no schedule runs with less.
+        critical: the layers that are latest in being moved out, the worst first.
+        critical_layers: how many there are.
         layers: by kind, in order of appearance.
         largest: the largest tensors that are not static.
         notes: of the step.
@@ -75,6 +101,7 @@ class Inspection:
 
     name: str
     machine: str
+    components: int
     operations: int
     phases: tuple[PhaseFacts, ...]
     tensors: int
@@ -90,7 +117,10 @@ class Inspection:
     slack_out_bytes: int
     slack_in_bytes: int
     slack_bytes: int
+    swapping: SwapValue
     smallest: LowerLimit
+    critical: tuple[CriticalLayer, ...]
+    critical_layers: int
     layers: tuple[LayerFacts, ...]
     largest: tuple[TensorFacts, ...]
     notes: tuple[str, ...]
@@ -107,9 +137,13 @@ def inspect(problem: Problem) -> Inspection:
     movable = [t for t in blocks.evictable if live.saved[t]]
     movable_bytes = sum(int(index.size_bytes[t]) for t in movable)
     planned = ~index.static & (live.first_write >= 0)
+    slack = min(out, back, movable_bytes)
+    critical = _critical(problem)
+    smallest = lower_limit(step)
     return Inspection(
         name=step.name,
         machine=problem.machine.name,
+        components=_components(problem),
         operations=index.operations,
         phases=_phases(problem),
         tensors=int(planned.sum()),
@@ -124,12 +158,21 @@ def inspect(problem: Problem) -> Inspection:
         peak_operation=step.operations[live.peak_operation].name,
         slack_out_bytes=out,
         slack_in_bytes=back,
-        slack_bytes=min(out, back, movable_bytes),
-        smallest=lower_limit(step),
+        slack_bytes=slack,
+        swapping=swap_value(problem, slack, smallest.budget_bytes),
+        smallest=smallest,
+        critical=tuple(critical[:MOST_CRITICAL]),
+        critical_layers=len(critical),
         layers=_layers(problem),
         largest=_largest(problem),
         notes=step.notes,
     )
+
+
+def _components(problem: Problem) -> int:
+    graph = problem.step.graph
+    computed = [op.name for op in problem.step.operations if op.phase is not Phase.OPTIMIZER]
+    return int(nx.number_weakly_connected_components(graph.subgraph(computed)))
 
 
 def _phases(problem: Problem) -> tuple[PhaseFacts, ...]:
@@ -161,6 +204,31 @@ def _layers(problem: Problem) -> tuple[LayerFacts, ...]:
         LayerFacts(kind, len(found), operations[kind], forward_ns[kind], saved[kind])
         for kind, found in labels.items()
     )
+
+
+def _critical(problem: Problem) -> list[CriticalLayer]:
+    """Layers whose saved bytes take longer on the link than their forward operations run."""
+    step, live = problem.step, problem.liveness
+    index = step.index
+    rate = problem.machine.link.rates().d2h
+    forward_ns, saved = Counter[str](), Counter[str]()
+    for op in step.operations:
+        forward_ns[op.layer] += op.duration_ns if op.phase is Phase.FORWARD else 0
+    for tensor in np.flatnonzero(live.saved):
+        layer = step.operations[int(live.first_write[tensor])].layer
+        saved[layer] += int(index.transfer_bytes[tensor])
+    found = [
+        CriticalLayer(
+            layer or NO_LAYER,
+            forward_ns[layer],
+            size,
+            forward_ns[layer] * rate // 1000,
+            size * 1000 // rate - forward_ns[layer],
+        )
+        for layer, size in saved.items()
+        if size * 1000 > forward_ns[layer] * rate
+    ]
+    return sorted(found, key=lambda layer: (-layer.late_ns, layer.layer))
 
 
 def _largest(problem: Problem) -> tuple[TensorFacts, ...]:

@@ -7,16 +7,17 @@ way a bound for a larger budget holds for each smaller one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
-from slackswap_opt.errors import ScheduleError
+from slackswap_opt.errors import ScheduleError, SolverUnavailableError
 from slackswap_opt.formulation.bound import Bound, bound
 from slackswap_opt.plan import PlanResult, Problem, Status
 from slackswap_opt.planners import HEURISTICS, PLANNERS, IlpOptions, Planner, ilp
 from slackswap_opt.simulator import simulate
 from slackswap_opt.study.judge import Judged, judge
-from slackswap_opt.study.smallest import lower_limit
+from slackswap_opt.study.smallest import LowerLimit, lower_limit
 
 Report = Callable[[str], None]
 """Told what is being worked on."""
@@ -51,6 +52,7 @@ class Cell:
         settings: how it was run.
         judged: by planner, in the order asked for.
         proven_infeasible: no schedule at all fits the budget.
+        failed: what went wrong, by planner without a result; empty unless failures are recorded.
     """
 
     problem: Problem
@@ -58,6 +60,7 @@ class Cell:
     settings: Settings
     judged: Mapping[str, Judged]
     proven_infeasible: bool = False
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     def status(self, judged: Judged) -> Status:
         """How a result counts once its gap is known."""
@@ -90,28 +93,34 @@ def sweep(
     Raises:
         InvalidPlanError: if a planner returns a schedule that is not what it says.
         CertificateError: if a schedule beats the bound.
-        SolverUnavailableError: if the solver cannot be started.
+        SolverUnavailableError: if the solver cannot be started and the ILP is among the planners;
+            the others do without, and the bound is the ideal step then.
     """
     settings = settings or Settings()
     ascending = sorted(set(budgets))
-    limits = _bounds(problem, ascending, settings, report)
+    try:
+        limits = bounds_of(problem, ascending, settings, report)
+    except SolverUnavailableError:
+        if ilp in planners.values():
+            raise
+        limits = dict.fromkeys(ascending, Bound(problem.ideal_step_ns, -1, "", 0.0))
     cells: dict[int, Cell] = {}
     carried: dict[str, Judged] = {}
     for budget in ascending:
         at_budget = problem.with_budget(budget)
-        cells[budget] = _cell(at_budget, limits[budget], planners, settings, carried, report)
-        carried |= {name: judged for name, judged in cells[budget].judged.items() if judged.verdict}
+        cells[budget] = solve_cell(at_budget, limits[budget], planners, settings, carried, report)
+        carried |= fitting(cells[budget])
     return tuple(cells[budget] for budget in budgets)
 
 
-def _bounds(
-    problem: Problem, ascending: Sequence[int], settings: Settings, report: Report
+def bounds_of(
+    problem: Problem, budgets: Sequence[int], settings: Settings, report: Report = silent
 ) -> dict[int, Bound]:
     """The bound of each budget; one of a larger budget where that is the better limit."""
     least = lower_limit(problem.step).budget_bytes
     found: dict[int, Bound] = {}
     above = Bound(problem.ideal_step_ns, -1, "", 0.0)
-    for budget in reversed(ascending):
+    for budget in sorted(set(budgets), reverse=True):
         if budget >= least:
             report(f"{problem.step.name}: bound")
             own = bound(problem.with_budget(budget), solver=settings.solver)
@@ -120,41 +129,95 @@ def _bounds(
     return found
 
 
-def _cell(
+def fitting(cell: Cell) -> dict[str, Judged]:
+    """What a cell hands on to larger budgets: results with a schedule, by planner."""
+    return {name: judged for name, judged in cell.judged.items() if judged.verdict}
+
+
+def solve_cell(
     problem: Problem,
     limit: Bound,
     planners: Mapping[str, Planner],
     settings: Settings,
     carried: Mapping[str, Judged],
-    report: Report,
+    report: Report = silent,
+    *,
+    record_failures: bool = False,
 ) -> Cell:
+    """One budget of a sweep.
+
+    Args:
+        problem: step, machine and budget.
+        limit: its bound.
+        planners: by the name that results carry.
+        settings: how to run them.
+        carried: by planner, its result for the next smaller budget, judged.
+        report: told what is being worked on.
+        record_failures: whether a planner that raises is noted in `Cell.failed` and the others go
+            on; otherwise what it raises is passed on.
+
+    Raises:
+        InvalidPlanError, CertificateError, SolverUnavailableError: as `sweep`.
+    """
     least = lower_limit(problem.step)
     if problem.budget_bytes < least.budget_bytes:
-        reason = (
-            f"proven: operation {least.operation!r} alone needs {least.budget_bytes} bytes, "
-            f"more than the budget of {problem.budget_bytes}"
-        )
         nothing = {
             name: Judged(
-                PlanResult(name, Status.INFEASIBLE, reason=reason), problem.budget_bytes, None
+                PlanResult(name, Status.INFEASIBLE, reason=_too_little(problem, least)),
+                problem.budget_bytes,
+                None,
             )
             for name in planners
         }
         return Cell(problem, limit, settings, nothing, proven_infeasible=True)
 
+    failed: dict[str, str] = {}
+    recorded = failed if record_failures else None
     found: dict[str, Judged] = {}
     for name, planner in planners.items():
         if planner is not ilp:
             report(f"{problem.step.name}: {name}")
-            own = judge(problem, planner(problem).named(name), limit)
-            found[name] = _or_carried(problem, own, carried.get(name))
+            with _noting(name, recorded):
+                own = judge(problem, planner(problem).named(name), limit)
+                found[name] = _or_carried(problem, own, carried.get(name))
     others = list(found.values())
     for name, planner in planners.items():
         if planner is ilp:
-            others += _missing_starts(problem, limit, planners, report)
-            report(f"{problem.step.name}: {name}")
-            found[name] = _ilp(name, problem, limit, settings, others, carried.get(name))
-    return Cell(problem, limit, settings, {name: found[name] for name in planners})
+            with _noting(name, recorded):
+                others += _missing_starts(problem, limit, planners, report)
+                report(f"{problem.step.name}: {name}")
+                found[name] = _ilp(name, problem, limit, settings, others, carried.get(name))
+    solved = {name: found[name] for name in planners if name in found}
+    return Cell(problem, limit, settings, solved, failed=failed)
+
+
+@contextmanager
+def _noting(name: str, failed: MutableMapping[str, str] | None) -> Iterator[None]:
+    """Note an error under a name; without a place for it, let it pass."""
+    try:
+        yield
+    except Exception as error:
+        if failed is None:
+            raise
+        failed[name] = described(error)
+
+
+def described(error: BaseException) -> str:
+    """An error in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _too_little(problem: Problem, least: LowerLimit) -> str:
+    if problem.budget_bytes < 1:
+        return (
+            f"proven: static memory and reserve exceed the device by {-problem.budget_bytes} "
+            "bytes, nothing is left to plan with"
+        )
+    return (
+        f"proven: operation {least.operation!r} alone needs {least.budget_bytes} bytes, "
+        f"more than the budget of {problem.budget_bytes}"
+    )
 
 
 def _missing_starts(

@@ -22,6 +22,8 @@ class LayerRule:
         passes_gradient: at no cost, the gradient of its output is that of each input.
         differentiable: gradients flow through it.
         starts_layer: with parameters, it begins a layer in a plain chain.
+        ratio: time of its backward operation by that of the forward one, where it is derived;
+            None for the usual one.
     """
 
     saves_input: bool = False
@@ -31,6 +33,7 @@ class LayerRule:
     passes_gradient: bool = False
     differentiable: bool = True
     starts_layer: bool = False
+    ratio: float | None = None
 
 
 _UNKNOWN = LayerRule(saves_input=True, saves_output=True, known=False, starts_layer=True)

@@ -1,0 +1,177 @@
+"""Planned, simulated and reserved memory of plans, in a model of PyTorch's allocator.
+
+    python -m benchmarks.allocator [--workloads gpt2-xl] [--budget 50] [--planner ilp] [--write]
+
+For each workload one plan under the budget, with what the allocator reserves for it; then plans
+that keep what is reserved within the same budget, and what that costs. The run fails if a reserved
+peak is below the simulated one, or a plan that was fitted reserves more than the budget.
+
+`--write` puts both tables into docs/allocator.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.results import ROOT, rewrite
+from slackswap_opt.allocator import Kind, Reserved, reserve
+from slackswap_opt.machine import DEFAULT_MACHINE, Machine, load_machine
+from slackswap_opt.plan import Problem
+from slackswap_opt.planners import PLANNERS
+from slackswap_opt.study import Cell, Settings, sweep
+from slackswap_opt.study.reserved import Fitted, fit_reserved
+from slackswap_opt.workloads import build_step, load_workload
+
+WORKLOADS = ("bert-large", "gpt2-xl", "llama-7b")
+PAGE = ROOT / "docs/allocator.md"
+GIB = 2**30
+REAL = (Kind.CACHING, Kind.EXPANDABLE)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One workload.
+
+    Attributes:
+        workload: its name.
+        planner: who planned.
+        cell: the plan that ignores fragmentation.
+        held: what it reserves, by allocator.
+        own_pool: the same where copies in have a pool of their own.
+        fitted: the plan that keeps what is reserved within the budget, by allocator.
+    """
+
+    workload: str
+    planner: str
+    cell: Cell
+    held: dict[Kind, Reserved]
+    own_pool: dict[Kind, Reserved]
+    fitted: dict[Kind, Fitted]
+
+
+def measure(
+    workload: str, machine: Machine, percent: int, planner: str, settings: Settings
+) -> Result:
+    """Plan, reserve, and plan again for each allocator."""
+
+    def report(message: str) -> None:
+        print(f"  {message}", file=sys.stderr)
+
+    planners = {planner: PLANNERS[planner]}
+    problem = Problem(build_step(load_workload(workload), machine), machine, 1)
+    problem = problem.with_budget(percent * problem.liveness.ideal_peak_bytes // 100)
+    (cell,) = sweep(problem, [problem.budget_bytes], planners, settings, report)
+    judged = cell.judged[planner]
+    schedule, verdict = judged.result.schedule, judged.verdict
+    if schedule is None or verdict is None:
+        raise ValueError(f"{planner} has no plan for {workload} at {percent} %")
+    return Result(
+        workload,
+        planner,
+        cell,
+        {kind: reserve(problem.step, schedule, verdict, kind) for kind in Kind},
+        {kind: reserve(problem.step, schedule, verdict, kind, own_pool=True) for kind in REAL},
+        {kind: fit_reserved(problem, planners, kind, settings, report) for kind in REAL},
+    )
+
+
+def faults(found: Sequence[Result]) -> Iterator[str]:
+    """What results must never show, one sentence each."""
+    for result in found:
+        budget = result.cell.problem.budget_bytes
+        for kind, held in result.held.items():
+            if held.requested_peak_bytes > held.reserved_peak_bytes:
+                yield f"{result.workload}: {kind} reserves less than is in use"
+        for kind, fitted in result.fitted.items():
+            if fitted.reserved is None:
+                yield f"{result.workload}: no plan stays within the budget with {kind}"
+            elif fitted.reserved.reserved_peak_bytes > budget:
+                yield f"{result.workload}: {kind} reserves more than the budget"
+
+
+def reserved_table(found: Sequence[Result]) -> str:
+    """What plans reserve, in Markdown."""
+    lines = [
+        "| workload | planned (budget) | simulated peak | caching | expandable | caching, own pool "
+        "| expandable, own pool |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for result in found:
+        judged = result.cell.judged[result.planner]
+        assert judged.verdict is not None
+        cells = [_gib(result.cell.problem.budget_bytes), _gib(judged.verdict.peak_bytes)]
+        for held in (result.held, result.own_pool):
+            cells += [f"{_gib(held[k].reserved_peak_bytes)} ({_share(held[k])})" for k in REAL]
+        lines.append(f"| {result.workload} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def fitted_table(found: Sequence[Result]) -> str:
+    """What staying within the budget costs, in Markdown."""
+    lines = [
+        "| workload | retained, ideal | retained, caching | planned for | reserved "
+        "| retained, expandable | planned for | reserved |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for result in found:
+        cells = [_retained(result.cell, result.planner)]
+        for kind in REAL:
+            fitted = result.fitted[kind]
+            assert fitted.reserved is not None
+            planned = fitted.cell.judged[result.planner].capacity_bytes
+            cells += [
+                _retained(fitted.cell, result.planner),
+                _gib(planned),
+                _gib(fitted.reserved.reserved_peak_bytes),
+            ]
+        lines.append(f"| {result.workload} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f}"
+
+
+def _share(held: Reserved) -> str:
+    return f"{100 * held.fragmentation:.1f} %"
+
+
+def _retained(cell: Cell, planner: str) -> str:
+    step_ns = cell.judged[planner].step_ns
+    assert step_ns is not None
+    return f"{100 * cell.problem.ideal_step_ns / step_ns:.2f}"
+
+
+def main() -> int:
+    """Run, check, print, write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--workloads", default=",".join(WORKLOADS))
+    parser.add_argument("--budget", type=int, default=50, help="percent of the ideal peak")
+    parser.add_argument("--planner", default="ilp", choices=sorted(PLANNERS))
+    parser.add_argument("--machine", default=DEFAULT_MACHINE)
+    parser.add_argument("--seconds", type=float, default=60.0, help="limit of the ILP, each")
+    parser.add_argument("--write", action="store_true", help="update docs/allocator.md")
+    asked = parser.parse_args()
+    machine, settings = load_machine(asked.machine), Settings(seconds=asked.seconds)
+    found = [
+        measure(name, machine, asked.budget, asked.planner, settings)
+        for name in asked.workloads.split(",")
+    ]
+    wrong = list(faults(found))
+    if wrong:
+        print("\n".join(wrong), file=sys.stderr)
+        return 1
+    tables = {"reserved": reserved_table(found), "fitted": fitted_table(found)}
+    about = f"GiB at {asked.budget} % of the ideal peak, planner {asked.planner}, {machine.name}."
+    print("\n\n".join([about, *tables.values()]))
+    if asked.write:
+        for name, table in tables.items():
+            rewrite(PAGE, name, f"{about}\n\n{table}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""The compute side of a schedule: which events run in which order, and what must be fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from slackswap_opt.errors import SlackSwapError
+from slackswap_opt.plan.actions import Action, Plan
+from slackswap_opt.plan.blocks import Block
+from slackswap_opt.plan.problem import Problem
+from slackswap_opt.plan.schedule import Schedule
+
+
+class UnbuildablePlanError(SlackSwapError):
+    """The plan drops a tensor that is needed again and that no block can rebuild."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """One re-execution of a block.
+
+    Attributes:
+        block: what runs again.
+        first: its first event.
+        last: its last event.
+    """
+
+    block: Block
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """Compute events with the re-executions among them, and the copies in that they rely on.
+
+    Blocks may run again any number of times, and a tensor may be fetched any number of times.
+    What is not said follows: a tensor stays from each time that it is written, rebuilt or
+    fetched to its last need before the next such time.
+
+    Attributes:
+        compute: operation of each event.
+        original: event of each operation's first execution.
+        reruns: in order of events.
+        fetches: tensor and the event by which it must be back, in order of events.
+    """
+
+    compute: tuple[int, ...]
+    original: tuple[int, ...]
+    reruns: tuple[Rerun, ...]
+    fetches: tuple[tuple[int, int], ...]
+
+    def touched(self, problem: Problem) -> Mapping[int, list[int]]:
+        """By tensor, the events that read or write it, ascending."""
+        index = problem.step.index
+        found: dict[int, list[int]] = {}
+        for event, op in enumerate(self.compute):
+            for tensor, _ in index.reads[op] + index.writes[op]:
+                events = found.setdefault(tensor, [])
+                if not events or events[-1] != event:
+                    events.append(event)
+        return found
+
+
+class _Writer:
+    """Appends operations and blocks."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.compute: list[int] = []
+        self.original: list[int] = []
+        self.reruns: list[Rerun] = []
+
+    def run(self, op: int) -> None:
+        self.original.append(len(self.compute))
+        self.compute.append(op)
+
+    def run_again(self, number: int) -> None:
+        block = self.problem.blocks.blocks[number]
+        first = len(self.compute)
+        self.compute.extend(block.operations)
+        self.reruns.append(Rerun(block, first, len(self.compute) - 1))
+
+    def program(self, fetches: Iterable[tuple[int, int]] = ()) -> Program:
+        in_order = sorted(fetches, key=lambda fetch: (fetch[1], fetch[0]))
+        return Program(
+            tuple(self.compute), tuple(self.original), tuple(self.reruns), tuple(in_order)
+        )
+
+
+def program_of(problem: Problem, plan: Plan) -> Program:
+    """A plan's program: each block that is needed again runs once, just before its first need.
+
+    Raises:
+        UnbuildablePlanError: if a dropped tensor is needed and cannot be rebuilt.
+    """
+    index, blocks, live = problem.step.index, problem.blocks, problem.liveness
+    evictable = set(blocks.evictable)
+    gone = {t for t in blocks.evictable if plan.of(t) in (Action.RECOMPUTE, Action.DROP)}
+    writer = _Writer(problem)
+    rebuilt: set[int] = set()
+
+    def rebuild(tensors: Iterable[int]) -> None:
+        stack = [(t, False) for t in reversed(list(tensors))]
+        while stack:
+            tensor, inputs_ready = stack.pop()
+            if tensor not in gone or tensor in rebuilt:
+                continue
+            number = blocks.block_of[tensor]
+            if number < 0:
+                raise UnbuildablePlanError(
+                    f"{problem.step.tensors[tensor].name!r} is dropped, needed again, "
+                    "and cannot be rebuilt"
+                )
+            block = blocks.blocks[number]
+            if not inputs_ready:
+                stack.append((tensor, True))
+                stack.extend((t, False) for t in reversed(block.inputs))
+                continue
+            writer.run_again(number)
+            rebuilt.update(block.outputs)
+
+    for op in range(index.operations):
+        rebuild(t for t, _ in index.reads[op] if t in evictable and op > live.last_forward[t])
+        writer.run(op)
+    program = writer.program()
+    touched = program.touched(problem)
+    fetches = []
+    for tensor in blocks.evictable:
+        if plan.of(tensor) is Action.SWAP:
+            done = program.original[int(live.last_forward[tensor])]
+            wanted = needs_after(problem, program, touched, tensor, done)
+            if wanted:
+                fetches.append((tensor, wanted[0]))
+    return writer.program(fetches)
+
+
+def program_with(
+    problem: Problem,
+    reruns: Mapping[int, Iterable[int]],
+    fetches: Iterable[tuple[int, int]] = (),
+) -> Program:
+    """A program with given re-executions and fetches.
+
+    Args:
+        problem: the problem.
+        reruns: by operation, the numbers of the blocks that run again just before it, in order
+            (see `in_order`).
+        fetches: pairs of an operation and a tensor that is to be back for the first of what runs
+            before the operation that reads it, or for the operation itself.
+    """
+    index = problem.step.index
+    writer = _Writer(problem)
+    begins: list[int] = []
+    for op in range(index.operations):
+        begins.append(len(writer.compute))
+        for number in reruns.get(op, ()):
+            writer.run_again(number)
+        writer.run(op)
+    touched = writer.program().touched(problem)
+
+    def needed(op: int, tensor: int) -> int:
+        own, end = set(index.writers[tensor]), writer.original[op]
+        events = (e for e in touched[tensor] if begins[op] <= e <= end)
+        return next((e for e in events if writer.compute[e] not in own), end)
+
+    return writer.program((tensor, needed(op, tensor)) for op, tensor in fetches)
+
+
+def in_order(problem: Problem, numbers: Collection[int]) -> list[int]:
+    """Blocks such that each comes after those that rebuild its inputs."""
+    blocks = problem.blocks
+    ordered: dict[int, None] = {}
+    for number in sorted(numbers):
+        stack = [(number, False)]
+        while stack:
+            n, ready = stack.pop()
+            if ready:
+                ordered.setdefault(n)
+            elif n not in ordered:
+                makers = {blocks.block_of[t] for t in blocks.blocks[n].inputs} - {n}
+                stack.append((n, True))
+                stack.extend((m, False) for m in sorted(makers.intersection(numbers), reverse=True))
+    return list(ordered)
+
+
+def needs_after(
+    problem: Problem,
+    program: Program,
+    touched: Mapping[int, list[int]],
+    tensor: int,
+    event: int,
+) -> list[int]:
+    """Events after one that read the tensor (not those that merely rebuild it)."""
+    own = set(problem.step.index.writers[tensor])
+    return [e for e in touched[tensor] if e > event and program.compute[e] not in own]
+
+
+def program_in(problem: Problem, schedule: Schedule) -> Program | None:
+    """The program that a schedule carries out; None if it re-executes parts of blocks.
+
+    A fetch counts for the first event after its trigger that touches the tensor.
+    """
+    index, blocks = problem.step.index, problem.blocks
+    number_of = {op: n for n, block in enumerate(blocks.blocks) for op in block.operations}
+    writer = _Writer(problem)
+    compute, event = schedule.compute, 0
+    while event < len(compute):
+        op = compute[event]
+        if op == len(writer.original):
+            writer.run(op)
+            event += 1
+            continue
+        number = number_of.get(op, -1)
+        operations = blocks.blocks[number].operations if number >= 0 else ()
+        if not operations or compute[event : event + len(operations)] != operations:
+            return None
+        writer.run_again(number)
+        event += len(operations)
+    touched = writer.program().touched(problem)
+    fetches = []
+    for copy in schedule.copies_in:
+        own = set(index.writers[copy.tensor])
+        events = (e for e in touched[copy.tensor] if e > copy.after and compute[e] not in own)
+        need = next(events, None)
+        if need is not None:
+            fetches.append((copy.tensor, need))
+    return writer.program(fetches)
