@@ -176,7 +176,8 @@ def _swapping(step: TrainingStep, layers: int) -> Schedule:
     events = 2 * layers
     frees: list[list[int]] = [[] for _ in range(events)]
     outs = []
-    swapped = [k for k in range(layers - 10) if k % 5 < 5 * 2 * SWAPPED]
+    count = round(events * SWAPPED)
+    swapped = [k * (layers - 10) // count for k in range(count)]
     for k in range(layers):
         backward = events - 1 - k
         frees[backward].append(at[f"a{k}"])

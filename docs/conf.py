@@ -34,6 +34,7 @@ napoleon_use_rtype = False
 
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./(?:README|CHANGELOG)\.md\)")
 """Links that lead somewhere in the repository, but to no page of the site."""
+_CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _documented: set[int] = set()
 
 
@@ -52,7 +53,15 @@ def _once(app: Any, what: str, name: str, member: object, skip: bool, options: A
     return None
 
 
+def _code_is_literal(
+    app: Any, what: str, name: str, member: object, options: Any, lines: list[str]
+) -> None:
+    """Docstrings write code in single backticks, as Markdown does."""
+    lines[:] = [_CODE.sub(r"``\1``", line) for line in lines]
+
+
 def setup(app: Any) -> None:
-    """Connect the two."""
+    """Connect them."""
+    app.connect("autodoc-process-docstring", _code_is_literal, priority=400)  # before napoleon
     app.connect("source-read", _without_outside_links)
     app.connect("autodoc-skip-member", _once)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         reference_plan,
     )
     from slackswap_opt.simulator import Verdict, simulate
-    from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, Value
+    from slackswap_opt.step import LayerRule, Operation, Phase, Tensor, TrainingStep, Value
     from slackswap_opt.study import Row, Settings, compare, smallest_budget, sweep
     from slackswap_opt.workloads import Workload, build_step, load_workload, workload_names
 
@@ -55,6 +55,7 @@ __all__ = [
     "Action",
     "Bound",
     "IlpOptions",
+    "LayerRule",
     "Machine",
     "Operation",
     "Phase",
@@ -111,7 +112,7 @@ _HOMES = {
         "greedy", "ilp", "reference", "reference_plan",
     ),
     "simulator": ("Verdict", "simulate"),
-    "step": ("Operation", "Phase", "Tensor", "TrainingStep", "Value"),
+    "step": ("LayerRule", "Operation", "Phase", "Tensor", "TrainingStep", "Value"),
     "study": ("Row", "Settings", "compare", "smallest_budget", "sweep"),
     "workloads": ("Workload", "build_step", "load_workload", "workload_names"),
 }  # fmt: skip

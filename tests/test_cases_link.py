@@ -119,7 +119,7 @@ def test_what_is_too_small_is_never_swapped(few_layers: Problem):
     least = 2 * 2**20
     coarse = replace(few_layers, machine=with_link(few_layers.machine, min_swap_bytes=least))
     found = {}
-    for name in ("swap-all", "greedy", "capuchin"):
+    for name in ("swap-all", "greedy"):
         for problem in (few_layers, coarse):
             schedule = HEURISTICS[name](problem).schedule
             copied = {copy.tensor for copy in schedule.copies_out} if schedule else set()
@@ -265,3 +265,17 @@ def test_offloading_layers_frees_their_activations_to_the_byte():
 
     freed = used_when_head_ends(keep_all(step)) - used_when_head_ends(swapped)
     assert freed == layers * each == 128 * 2**20
+
+
+def test_a_link_says_what_is_wrong_with_its_efficiency(tmp_path: Path):
+    with pytest.raises(InputError) as caught:
+        replace(load_machine().link, overlap=1.5, contention=-1, min_swap_bytes=-1)
+    assert len(caught.value.faults) == 3
+    shipped = Path(__file__).parent.parent / "models/machines/plain-a100.toml"
+    text = shipped.read_text(encoding="utf-8").replace(
+        "[link]", "[link]\noverlap = 0.9\ncontention = 0.05"
+    )
+    mine = tmp_path / "mine.toml"
+    mine.write_text(text, encoding="utf-8")
+    link = load_machine(str(mine)).link
+    assert link.compute_speeds() == (1_000_000, 857_143, 818_182)

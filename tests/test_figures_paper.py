@@ -25,6 +25,7 @@ from slackswap_opt.figures.style import (
     PLANNER_MARKERS,
     TWO_COLUMNS,
 )
+from slackswap_opt.planners import PLANNERS
 from tests import figure_rows as rows
 
 mpl.use("Agg")
@@ -159,7 +160,7 @@ def test_pdf_files_embed_truetype_fonts_and_no_date() -> None:
 
 
 def test_every_planner_has_a_marker_of_its_own_and_every_action_a_hatch() -> None:
-    assert set(PLANNER_MARKERS) == set(PLANNER_COLOURS)
+    assert set(PLANNER_MARKERS) == set(PLANNER_COLOURS) == set(PLANNERS)
     assert len(set(PLANNER_MARKERS.values())) == len(PLANNER_MARKERS)
     hatches = [ACTION_LOOKS[name][1] for name in ("keep", "swap", "recompute")]
     assert len(set(hatches)) == 3

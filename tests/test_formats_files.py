@@ -77,6 +77,12 @@ def test_size_limit_holds_before_and_after_decompression(tmp_path: Path) -> None
         files.read_bytes(bomb, limit=1_000_000)
 
 
+def test_what_grows_more_than_files_of_steps_do_is_refused(tmp_path: Path) -> None:
+    bomb = write(tmp_path, gzip.compress(b"\0" * (files.MOST_EXPANSION * 2**20), 9, mtime=0))
+    with pytest.raises(InputError, match="more than 67108864 bytes"):
+        files.read_bytes(bomb)
+
+
 def test_writes_whole_files_with_ordinary_permissions(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     files.write_text(path, "a\né")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import gzip
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slackswap_opt.errors import InputError
-from slackswap_opt.formats.registry import FORMATS, read_content, read_step
+from slackswap_opt.formats.registry import FORMATS, format_of, read_content, read_step
 
 NATIVE = (
     b'{"schema": "slackswap.step/1", "name": "s", "tensors": {"x": 1},'
@@ -75,6 +77,40 @@ def test_every_line_of_a_message_begins_with_the_path(tmp_path: Path) -> None:
     lines = str(error.value).splitlines()
     assert len(lines) == 2
     assert all(line.startswith(f"{path}: ") for line in lines)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+def test_other_encodings_are_named_or_not_recognized(encoding: str) -> None:
+    with pytest.raises(InputError) as error:
+        read_content(NATIVE.decode().encode(encoding), "x")
+    named = "the text is in UTF-16; save it as UTF-8"
+    assert (named in str(error.value)) == (encoding != "utf-16-le")
+
+
+def test_a_message_lists_the_first_hundred_faults() -> None:
+    content = NATIVE.replace(b'"operations": [', b'"operations": [' + b'{"name": 5},' * 300)
+    with pytest.raises(InputError) as error:
+        read_content(content, "x")
+    assert len(error.value.faults) == 101
+    assert error.value.faults[-1].startswith("and at least ")
+
+
+def test_the_collector_of_cycles_is_as_before_after_reading() -> None:
+    for content in (NATIVE, b'{"schema": "slackswap.step/1"'):
+        for enabled in (True, False):
+            (gc.enable if enabled else gc.disable)()
+            with contextlib.suppress(InputError):
+                read_content(content, "x")
+            assert gc.isenabled() == enabled
+    gc.enable()
+
+
+def test_formats_have_names_and_unknown_files_none(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    for content, name in [(NATIVE, "native JSON"), (PIPEDREAM, "PipeDream"), (b"hello", "")]:
+        path.write_bytes(content)
+        assert format_of(path).startswith(name)
+        assert bool(format_of(path)) == bool(name)
 
 
 @given(content=st.binary(max_size=60))

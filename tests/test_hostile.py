@@ -78,7 +78,7 @@ CASES: dict[str, tuple[Callable[[], str | bytes], str]] = {
         "a document type",
     ),
     "external document type": (
-        lambda: b'<!DOCTYPE graphml SYSTEM "file:///dev/zero">\n' + GRAPHML + b"</graphml>",
+        lambda: '<!DOCTYPE graphml SYSTEM "file:///dev/zero">\n' + GRAPHML + "</graphml>",
         "a document type",
     ),
     "undefined entity": (lambda: f"{GRAPHML}&x;</graphml>", "undefined entity"),

@@ -27,21 +27,21 @@ def starts(transformer: Problem) -> tuple[PlanResult, ...]:
 
 def test_it_is_certified_and_beats_every_heuristic(transformer, starts):
     limit = bound(transformer)
-    result = ilp(transformer, IlpOptions(gap=0.005, bound=limit, starts=starts))
+    result = ilp(transformer, IlpOptions(gap=0.01, bound=limit, starts=starts))
     assert result.schedule is not None
     assert result.status is Status.OPTIMAL
     verdict = simulate(
         transformer.step, transformer.machine, result.schedule, transformer.budget_bytes
     )
     assert verdict.step_ns == result.step_ns
-    assert limit.step_ns <= verdict.step_ns <= limit.step_ns * 1.0051
+    assert limit.step_ns <= verdict.step_ns <= limit.step_ns * 1.0102
     assert all(verdict.step_ns <= r.step_ns for r in starts if r.step_ns is not None)
     assert "CBC" in (result.solver or "")
     assert result.reason == "certified within the gap asked for"
 
 
 def test_the_same_input_gives_the_same_plan(transformer, starts):
-    options = IlpOptions(gap=0.005, starts=starts)
+    options = IlpOptions(gap=0.01, starts=starts)
     first, second = (ilp(transformer, options) for _ in range(2))
     assert not first.time_limited
     assert first.schedule == second.schedule

@@ -11,7 +11,7 @@ import pytest
 from slackswap_opt.errors import ScheduleError
 from slackswap_opt.machine import Host, Link, Machine
 from slackswap_opt.plan import START, Copy, Schedule
-from slackswap_opt.simulator import simulate
+from slackswap_opt.simulator import simulate, simulate_batch
 from slackswap_opt.step import (
     Operation,
     Phase,
@@ -23,16 +23,29 @@ from slackswap_opt.step import (
 )
 from tests.oracle import Stuck, plain, play
 from tests.strategies import DEVICE, MB_PER_S, keep_all
+from tests.test_simulator_batch import LANES, arrays_of, told
 
 AMPLE = 10**6
 
 
-@pytest.fixture(params=["engine", "oracle"])
+@pytest.fixture(params=["engine", "oracle", "batch"])
 def referee(request):
-    """Plays (step, machine, schedule, capacity); the answer is plain data either way."""
+    """Plays (step, machine, schedule, capacity); the answer is plain data in any case."""
     if request.param == "oracle":
         return play
+    if request.param == "batch":
+        return in_a_batch
     return lambda *program: plain(simulate(*program))
+
+
+def in_a_batch(step, machine, schedule, capacity):
+    """One lane among others of the same program, whose arrays say what its verdict says."""
+    found = simulate_batch(step, machine, schedule, [capacity] * LANES, timeline=True)
+    if 3 in found.errors:
+        raise found.errors[3]
+    played = plain(found.verdict(3))
+    assert arrays_of(found, 3, schedule) == told(played)
+    return played
 
 
 def values(text: str) -> tuple[Value, ...]:

@@ -14,7 +14,7 @@ from tests.oracle import Played, plain, play
 from tests.strategies import Program, keep_all, machines, programs, training_steps
 
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-QUICK = settings(RELAXED, max_examples=300)
+QUICK = settings(RELAXED, max_examples=150)
 
 
 def agree(program: Program) -> None:

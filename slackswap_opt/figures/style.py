@@ -35,9 +35,10 @@ PLANNER_COLOURS: Mapping[str, str] = {
     "swap-all": GREEN,
     "greedy": ORANGE,
     "capuchin": SKY,
+    "on-demand": VERMILION,
     "ilp": BLUE,
 }
-OTHER_COLOURS = (VERMILION, LIGHT)
+OTHER_COLOURS = ("#7F3C00", LIGHT)
 """For planners that are not in the table, in turn."""
 PLANNER_MARKERS: Mapping[str, str] = {
     "keep-all": "*",
@@ -47,6 +48,7 @@ PLANNER_MARKERS: Mapping[str, str] = {
     "swap-all": "X",
     "greedy": "^",
     "capuchin": "D",
+    "on-demand": "<",
     "ilp": "o",
 }
 PLANNER_HATCHES: Mapping[str, str] = {

@@ -25,7 +25,7 @@ _DEEPEST_LIST = 4
 _NS_PER_US = 1000
 _LABEL = "[pytorch|"
 """Begins the names of nodes for processes and threads; the first is its own parent."""
-_TENSOR = re.compile(r"Tensor\(")
+_TENSOR = "Tensor("
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _DURATIONS = ("exclusive_dur", "dur", "duration_micros", "durationMicros", "duration_us", "runtime")
 """Where the spellings have a node's time, in microseconds."""
@@ -220,7 +220,7 @@ class _Nodes:
         if not isinstance(values, list) or not isinstance(types, list):
             return
         for value, kind in zip(values, types, strict=False):
-            if isinstance(kind, str) and _TENSOR.search(kind):
+            if isinstance(kind, str) and _TENSOR in kind:
                 yield from self._tensors(where, key, value)
 
     def _tensors(self, where: _Where, key: str, value: Any, depth: int = 0) -> Iterator[Ref]:
@@ -232,9 +232,8 @@ class _Nodes:
                 yield from self._tensors(where, key, inner, depth + 1)
             return
         numbers = value[:5]
-        if len(numbers) < 5 or any(
-            type(number) is not int or not 0 <= number <= 2**63 for number in numbers
-        ):
+        whole = len(numbers) == 5 and set(map(type, numbers)) == {int}
+        if not whole or min(numbers) < 0 or max(numbers) > 2**63:
             self.faults.append(
                 f"{where}: {key} has the tensor {str(value)[:60]}, expected [tensor, storage, "
                 "offset, elements, bytes per element, device]"

@@ -214,10 +214,11 @@ def _layers(name: str, graph: _Graph) -> TrainingStep:
             "the two, so nothing says what the backward nodes read; add edges from forward nodes"
         )
     outputs = graph.output_bytes()
+    same_direction = back == ahead
     gradient = {
         color[e.target]: e.size_bytes
         for e in backward_edges
-        if back == ahead and e.size_bytes is not None
+        if same_direction and e.size_bytes is not None
     }  # of the output of the layer that the edge leads to
     inputs: dict[int, list[str]] = defaultdict(list)
     for edge in forward_edges:

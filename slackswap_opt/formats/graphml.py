@@ -202,17 +202,17 @@ class _Document:
                 return
             if self.label and "name" not in attributes:
                 attributes["name"] = self.label
-            self.nodes.append(Node(key, f"line {line}: node {shown(key)}", attributes))
+            self.nodes.append(Node(key, attributes, f"line {line}: "))
             return
         ends = [given.get(end) for end in ("source", "target")]
         source, target = ends
         if not source or not target:
             self.faults.append(f"line {line}: an edge without source or target; add it")
             return
-        where = f"line {line}: edge {shown(source)} -> {shown(target)}"
+        edge = Edge(source, target, attributes, f"line {line}: edge")
         if given.get("directed", "true" if self.directed else "false") != "true":
-            self.faults.append(f"{where} is not directed, so it does not say who reads what")
-        self.edges.append(Edge(source, target, where, attributes))
+            self.faults.append(f"{edge.where} is not directed, so it does not say who reads what")
+        self.edges.append(edge)
 
 
 def _value(name: str, text: str) -> Any:

@@ -79,6 +79,7 @@ class Call:
         parent: the call that encloses it.
         children: calls that it encloses, in order.
         kernel_us: time of the kernels that it, or what it encloses, launched on the compute stream.
+        kernels: how many those are.
         first_kernel_us: when the first of them began; infinite without any.
         memory: allocations (positive) and frees (negative) on the device, in order.
     """
@@ -96,11 +97,6 @@ class Call:
     kernels: int = 0
     first_kernel_us: float = math.inf
     memory: list[int] = field(default_factory=list)
-
-    @property
-    def own_kernels(self) -> bool:
-        """Whether it launched a kernel that no call inside of it launched."""
-        return self.kernels > sum(child.kernels for child in self.children)
 
 
 @dataclass(frozen=True, slots=True)

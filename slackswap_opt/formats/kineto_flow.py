@@ -78,6 +78,7 @@ class Flow:
         self._parameters = parameters.copy()
         self._operations, self._storages = Names(), Names()
         self._outputs: dict[Shape, deque[_Named]] = defaultdict(lambda: deque(maxlen=LOOK_BACK))
+        self._statics: dict[Shape, deque[_Named]] = defaultdict(lambda: deque(maxlen=LOOK_BACK))
         self._named: dict[str, list[_Named]] = defaultdict(list)
         self._saved: set[Value] = set()
 
@@ -193,7 +194,7 @@ class Flow:
 
     def _register(self, shape: Shape, variable: Variable) -> None:
         named = _Named(variable)
-        self._outputs[shape].append(named)
+        (self._statics if variable.static else self._outputs)[shape].append(named)
         self._named[variable.value.tensor].append(named)
 
     def _may_overwrite(self, variable: Variable, size_bytes: int) -> bool:
@@ -234,24 +235,34 @@ class Flow:
         return Variable(storage, shape.size_bytes, static=True, trained=kind == "weight")
 
     def _found(self, shape: Shape, *, weight: bool) -> _Named | None:
-        latest_first = [n for n in reversed(self._outputs[shape]) if not n.overwritten]
-        static = next((n for n in latest_first if n.variable.static and not n.reads), None)
+        static = self._latest(self._statics[shape], unread=True)
         if weight and static is not None:
             self.matched += 1
             return static
         if weight and self._parameters[shape] > 0:
             return None
-        own = [named for named in latest_first if not named.variable.static]
-        unread = next((n for n in own if not n.reads), None)
-        owed = next((n for n in own if n.reads < n.expected), None)
-        found = unread or owed or static
+        latest = owed = None
+        for named in reversed(self._outputs[shape]):
+            if named.overwritten:
+                continue
+            if not named.reads:
+                self.matched += 1
+                return named
+            latest = latest or named
+            if owed is None and named.reads < named.expected:
+                owed = named
+        found = owed or static
         if found is not None:
             self.matched += 1
             return found
         if self._parameters[shape] > 0:
             return None
-        self.guessed += bool(latest_first)
-        return next(iter(own or latest_first), None)
+        found = latest or self._latest(self._statics[shape], unread=False)
+        self.guessed += found is not None
+        return found
+
+    def _latest(self, named: deque[_Named], *, unread: bool) -> _Named | None:
+        return next((n for n in reversed(named) if not (unread and n.reads)), None)
 
 
 def _positions(

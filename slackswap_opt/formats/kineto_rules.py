@@ -62,7 +62,7 @@ _RULES = {
     r"|expand|clone|copy|tocopy|to|slice|select|split\w*|unsplit|unbind|chunk|narrow|squeeze"
     r"|unsqueeze|alias|detach|asstrided|repeat|constantpadnd|\w*pad\w*|avgpool\w*"
     r"|adaptiveavgpool\w*|upsample\w*|flip|roll|contiguous|diagonal|triu|tril|cumsum|copyslices"
-    r"|copyswapped|flatten|unflatten|zero|fill|toCopy|swapaxes|movedim|pixelshuffle|unfold"
+    r"|flatten|unflatten|zero|fill|swapaxes|movedim|pixelshuffle|unfold"
     r"|accumulategrad|splitwithsizes": SavedRule(),
 }
 _COMPILED = tuple((re.compile(pattern), rule) for pattern, rule in _RULES.items())

@@ -106,7 +106,7 @@ def _nodes(document: dict[str, Any], faults: list[str]) -> list[Node]:
             )
         else:
             attributes = {key: value for key, value in entry.items() if key != "id"}
-            found.append(Node(entry["id"], f"node {shown(entry['id'])}", attributes))
+            found.append(Node(entry["id"], attributes))
     return found
 
 
@@ -122,15 +122,8 @@ def _edges(document: dict[str, Any], key: str, faults: list[str]) -> list[Edge]:
             f"{where}: {end} is {shown(entry.get(end))}, expected the id of a node" for end in wrong
         )
         if not wrong:
-            source, target = entry["source"], entry["target"]
-            found.append(
-                Edge(
-                    source,
-                    target,
-                    f"{where} {shown(source)} -> {shown(target)}",
-                    {k: v for k, v in entry.items() if k not in ("source", "target", "key")},
-                )
-            )
+            attributes = {k: v for k, v in entry.items() if k not in ("source", "target", "key")}
+            found.append(Edge(entry["source"], entry["target"], attributes, where))
     return found
 
 

@@ -270,7 +270,6 @@ def _prelu(s: Shapes) -> Rule:
             0: Gradient((vector(y.elements, y, x, slope, x),), (0, 1)),
             1: Gradient((vector(y.elements, y, x, y), vector(y.elements, y, slope)), (0,)),
         },
-        starts_layer=False,
     )
 
 

@@ -4,7 +4,8 @@
 2. Solve the boundary ILP at the cut that gives the bound, first with what its relaxation leaves
    integral fixed, then by opening some stretches of the step at a time. Long steps take long at it,
    others a short while, and go on with the compact ILP: short ones solve it as a whole, medium
-   ones in the same manner; both try single changes at the end. What is left of the time goes to
+   ones in the same manner; both try single changes at the end. (Not where only schedules that
+   run operations more than twice are known: the compact ILP has none.) What is left of the time goes to
    programs that run operations again any number of times: eviction on demand, and the windowed
    ILP around the best program.
 3. Each solution is lowered and simulated. Where memory runs out or a stall comes that the model did
@@ -59,8 +60,8 @@ def ilp(problem: Problem, options: IlpOptions | None = None) -> PlanResult:
     decisions = len(search.decisions)
     if not search.done():
         with search.share(SHARE):
-            cut_search(search, rounds=1 if decisions <= MEDIUM else None)
-    if decisions <= MEDIUM and not search.done():
+            cut_search(search)
+    if decisions <= MEDIUM and not search.repeats() and not search.done():
         with search.share(SHARE):
             compact_search(search, whole=decisions <= SHORT)
             polish(search)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -124,6 +125,14 @@ class Search:
         if self.best_ns is None:
             return 1.0
         return (self.best_ns - self.bound.step_ns) / max(1, self.best_ns)
+
+    def repeats(self) -> bool:
+        """Whether the best schedule runs an operation more than twice."""
+        return (
+            self.best is not None
+            and self.best.schedule is not None
+            and (max(Counter(self.best.schedule.compute).values()) > 2)
+        )
 
     def done(self) -> bool:
         """Whether the gap is reached or the time is over."""

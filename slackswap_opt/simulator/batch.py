@@ -238,14 +238,15 @@ class _Batch:
     def play(self) -> BatchVerdict:
         lanes = len(self.which)
         programs = self._programs() if lanes >= TOGETHER else {}
-        inputs = self._inputs()
-        together = np.isin(self.which, list(programs)) & _can_play_together(self.step, inputs)
-        number = np.flatnonzero(together)
+        number = np.flatnonzero(np.isin(self.which, list(programs)))
+        if number.size:
+            inputs = _pick(self._inputs(programs), number)
+            together = _can_play_together(self.step, inputs)
+            number, inputs = number[together], _pick(inputs, np.flatnonzero(together))
         results = _Results(_longest(self.schedules), lanes)
         alone = set(range(lanes))
         if len(number) >= TOGETHER:
             place = {schedule: at for at, schedule in enumerate(programs)}
-            inputs = _pick(inputs, number)
             inputs = replace(
                 inputs, which=np.array([place[int(w)] for w in inputs.which], dtype=np.int64)
             )
@@ -270,35 +271,29 @@ class _Batch:
                 found[number] = program
         return found
 
-    def _inputs(self) -> lockstep.Inputs:
+    def _inputs(self, programs: Mapping[int, Program]) -> lockstep.Inputs:
+        """The numbers of all lanes; those of lanes without a program mean nothing."""
         lanes, given, link = len(self.which), self.scenarios, self.machine.link
         events, outs, ins = _longest(self.schedules)
         duration = self.step.index.duration_ns
         work = self.step.index.transfer_bytes * WORK_PER_BYTE
 
-        def table(array: ArrayLike | None, rows: int, queues: list[Ints]) -> Ints:
+        def table(array: ArrayLike | None, rows: int, queue: Callable[[Schedule], Ints]) -> Ints:
             if array is not None:
                 return np.asarray(array)
-            per_schedule = np.zeros((len(queues), rows), dtype=np.int64)
-            for number, queue in enumerate(queues):
-                per_schedule[number, : len(queue)] = queue
+            per_schedule = np.ones((len(self.schedules), rows), dtype=np.int64)
+            for number in programs:
+                found = queue(self.schedules[number])
+                per_schedule[number, : len(found)] = found
             return per_schedule[self.which].T
 
         rates, speeds = link.rates(), link.compute_speeds()
         limit = self.machine.host.pinned_bytes
         return lockstep.Inputs(
             which=self.which,
-            duration_ns=table(
-                given.duration_ns, events, [duration[list(s.compute)] for s in self.schedules]
-            ),
-            out_work=table(
-                given.out_work,
-                outs,
-                [work[[c.tensor for c in s.copies_out]] for s in self.schedules],
-            ),
-            in_work=table(
-                given.in_work, ins, [work[[c.tensor for c in s.copies_in]] for s in self.schedules]
-            ),
+            duration_ns=table(given.duration_ns, events, lambda s: duration[list(s.compute)]),
+            out_work=table(given.out_work, outs, lambda s: work[[c.tensor for c in s.copies_out]]),
+            in_work=table(given.in_work, ins, lambda s: work[[c.tensor for c in s.copies_in]]),
             rates=np.repeat(
                 [[rates.d2h], [rates.h2d], [rates.d2h_duplex], [rates.h2d_duplex]], lanes, axis=1
             )

@@ -264,6 +264,7 @@ class _Loop:
             self._start_out()
             self._start_in()
             np.maximum(self.lanes.peak, self.lanes.used, out=self.lanes.peak)
+            np.maximum(self.lanes.host_peak, self.lanes.host, out=self.lanes.host_peak)
             self._set_rates()
             if not self._advance():
                 break
@@ -474,7 +475,6 @@ class _Loop:
             fits = host <= lanes.host_limit[at]
             at, copy, host = at[fits], copy[fits], host[fits]
         lanes.host[at] = host
-        lanes.host_peak[at] = np.maximum(lanes.host_peak[at], host)
         place = copy + lanes.out_row[at]
         now = lanes.now[at]
         self.out_start[place] = now

@@ -62,21 +62,31 @@ _ENOUGH = 1000
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node: its identity in the graph, what messages call it, and its attributes."""
+    """A node: its identity in the graph, its attributes, and what messages put before its name."""
 
     key: Hashable
-    where: str
     attributes: Mapping[str, Any]
+    place: str = ""
+
+    @property
+    def where(self) -> str:
+        """What messages call it."""
+        return f"{self.place}node {brief(self.key)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An edge by the keys of its ends."""
+    """An edge by the keys of its ends, its attributes, and what messages put before them."""
 
     source: Hashable
     target: Hashable
-    where: str
     attributes: Mapping[str, Any]
+    place: str = "edge"
+
+    @property
+    def where(self) -> str:
+        """What messages call it."""
+        return f"{self.place} {brief(self.source)} -> {brief(self.target)}"
 
 
 def brief(value: object) -> str:
@@ -169,7 +179,7 @@ class _Reader:
             )
 
     def _add_operation(self, node: Node) -> None:
-        self._look_for_slips(node.where, node.attributes, OPERATION_FIELDS)
+        self._look_for_slips(node, OPERATION_FIELDS)
         name = self._name(node)
         phase = node.attributes.get("phase", Phase.FORWARD)
         if phase not in tuple(Phase):
@@ -184,7 +194,7 @@ class _Reader:
             name=name,
             phase=Phase(phase),
             duration_ns=self._duration_ns(node),
-            workspace_bytes=self._whole(node.where, node.attributes, "workspace_bytes") or 0,
+            workspace_bytes=self._whole(node, "workspace_bytes") or 0,
             layer=self._text(node, "layer"),
             recomputable=self._flag(node, "recomputable", default=True),
             random=self._flag(node, "random", default=False),
@@ -192,14 +202,14 @@ class _Reader:
         self.made[node.key] = _Made(
             node,
             operation,
-            self._whole(node.where, node.attributes, "size_bytes"),
-            self._whole(node.where, node.attributes, "parameter_bytes") or 0,
+            self._whole(node, "size_bytes"),
+            self._whole(node, "parameter_bytes") or 0,
         )
 
     def _add_tensor(self, node: Node) -> None:
-        self._look_for_slips(node.where, node.attributes, TENSOR_FIELDS)
+        self._look_for_slips(node, TENSOR_FIELDS)
         if "storage" in node.attributes:
-            version = self._whole(node.where, node.attributes, "version", least=1)
+            version = self._whole(node, "version", least=1)
             if "version" not in node.attributes:
                 self.faults.append(
                     f"{node.where}: version is missing; with storage, add the number of the "
@@ -207,10 +217,10 @@ class _Reader:
                 )
             self.values[node.key] = Value(self._text(node, "storage"), version or 1)
             return
-        size = self._whole(node.where, node.attributes, "size_bytes")
+        size = self._whole(node, "size_bytes")
         if "size_bytes" not in node.attributes:
             self.faults.append(f"{node.where}: {self._missing_size(node.attributes)}")
-        given = self._whole(node.where, node.attributes, "transfer_bytes")
+        given = self._whole(node, "transfer_bytes")
         aliases = node.attributes.get("aliases", ())
         if not (isinstance(aliases, list | tuple) and all(isinstance(a, str) for a in aliases)):
             self.faults.append(
@@ -240,15 +250,15 @@ class _Reader:
     # Edges
 
     def _add_edge(self, edge: Edge) -> None:
-        self._look_for_slips(edge.where, edge.attributes, EDGE_FIELDS)
+        self._look_for_slips(edge, EDGE_FIELDS)
         ends = []
         for key in (edge.source, edge.target):
             if key not in self.made and key not in self.values:
                 self.faults.append(f"{edge.where}: there is no node {brief(key)}{self._close(key)}")
             ends.append((self.made.get(key), self.values.get(key)))
-        position = self._whole(edge.where, edge.attributes, "position")
+        position = self._whole(edge, "position")
         at = math.inf if position is None else position
-        size = self._whole(edge.where, edge.attributes, "size_bytes")
+        size = self._whole(edge, "size_bytes")
         (writer, read), (reader, written) = ends
         if read and written:
             self.faults.append(
@@ -348,26 +358,24 @@ class _Reader:
         self.faults.append(f"{node.where}: {field_name} is {brief(value)}, expected true or false")
         return default
 
-    def _whole(
-        self, where: str, attributes: Mapping[str, Any], field_name: str, least: int = 0
-    ) -> int | None:
+    def _whole(self, owner: Node | Edge, field_name: str, least: int = 0) -> int | None:
         """A whole number, or None where it is left out or at fault."""
-        if field_name not in attributes:
+        if field_name not in owner.attributes:
             return None
-        value = attributes[field_name]
+        value = owner.attributes[field_name]
         if isinstance(value, Integral) and not isinstance(value, bool):
             number = int(value)
             if least <= number <= MAX_BYTES:
                 return number
             self.faults.append(
-                f"{where}: {field_name} is {brief(number)}, expected {least} to {MAX_BYTES}"
+                f"{owner.where}: {field_name} is {brief(number)}, expected {least} to {MAX_BYTES}"
             )
             return None
         mend = ""
         if isinstance(value, float) and value.is_integer() and abs(value) <= MAX_BYTES:
             mend = f"; write {int(value)}"
         self.faults.append(
-            f"{where}: {field_name} is {brief(value)}, expected a whole number written as an "
+            f"{owner.where}: {field_name} is {brief(value)}, expected a whole number written as an "
             f"integer{mend}"
         )
         return None
@@ -405,17 +413,16 @@ class _Reader:
             f"if {other!r} is it, in bytes, call it size_bytes" if other else "add it"
         )
 
-    def _look_for_slips(
-        self, where: str, attributes: Mapping[str, Any], known: tuple[str, ...]
-    ) -> None:
+    def _look_for_slips(self, owner: Node | Edge, known: tuple[str, ...]) -> None:
         """Attributes that are none of ours: a slip of the pen is a fault, others are counted."""
-        for name in attributes:
+        for name in owner.attributes:
             if name in known:
                 continue
             close = _slip(str(name)[:100], known)
-            if close and close not in attributes:
+            if close and close not in owner.attributes:
                 self.faults.append(
-                    f"{where}: there is no attribute {brief(name)}; did you mean {brief(close)}?"
+                    f"{owner.where}: there is no attribute {brief(name)}; did you mean "
+                    f"{brief(close)}?"
                 )
             else:
                 self.unused[str(name)[:_SHOWN]] += 1

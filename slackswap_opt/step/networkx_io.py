@@ -8,7 +8,7 @@ import networkx as nx
 
 from slackswap_opt.errors import InputError
 from slackswap_opt.step.graph import TrainingStep
-from slackswap_opt.step.graph_records import Edge, Node, brief, records_of, step_of, texts
+from slackswap_opt.step.graph_records import Edge, Node, records_of, step_of, texts
 
 
 def from_networkx(graph: nx.Graph[Any], name: str | None = None) -> TrainingStep:
@@ -31,13 +31,8 @@ def from_networkx(graph: nx.Graph[Any], name: str | None = None) -> TrainingStep
         raise InputError(
             "the graph is not directed, so it does not say who reads what; give a nx.DiGraph"
         )
-    nodes = [
-        Node(key, f"node {brief(key)}", attributes) for key, attributes in graph.nodes(data=True)
-    ]
-    edges = [
-        Edge(source, target, f"edge {brief(source)} -> {brief(target)}", attributes)
-        for source, target, attributes in graph.edges(data=True)
-    ]
+    nodes = [Node(key, attributes) for key, attributes in graph.nodes(data=True)]
+    edges = [Edge(*ends_and_attributes) for ends_and_attributes in graph.edges(data=True)]
     own = graph.graph.get("name")
     title = name if name is not None else own if isinstance(own, str) and own else "graph"
     return step_of(title, nodes, edges, tuple(texts(graph.graph.get("notes"))))
