@@ -234,7 +234,8 @@ def test_twice_is_the_same(plan, explained):
 # --- The command ------------------------------------------------------------------------------
 
 
-def test_the_command_speaks_first_and_then_shows_tables(path, explained):
+def test_the_command_speaks_first_and_then_shows_tables(path, explained, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
     text = slackswap("explain", path, "--solver", SOLVER, "--tensors", 7).stdout
     first, _, rest = text.partition("\n")
     for word in ("bert-large", "greedy", "no plan takes less", explained.cut, "GiB", "GB/s"):

@@ -31,7 +31,8 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_specification_becomes_a_file_and_a_table(spec, tmp_path):
+def test_a_specification_becomes_a_file_and_a_table(spec, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
     output = tmp_path / "results.csv"
     done = slackswap("sweep", spec, "-o", output)
     expected = run_sweep(

@@ -59,7 +59,7 @@ def ilp(problem: Problem, options: IlpOptions | None = None) -> PlanResult:
     search.start(options.starts or tuple(plan(problem) for plan in _HEURISTICS))
     decisions = len(search.decisions)
     if not search.done():
-        with search.share(SHARE):
+        with search.share(SHARE if decisions > MEDIUM else SHARE / 2):
             cut_search(search)
     if decisions <= MEDIUM and not search.repeats() and not search.done():
         with search.share(SHARE):

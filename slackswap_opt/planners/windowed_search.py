@@ -22,11 +22,11 @@ WHOLE = 400
 """Models with at most this many integer variables are solved at once as well."""
 WHOLE_NODES = 20_000
 """Branch-and-bound nodes for those."""
-SHAPES = ((2, 12), (8, 3), (24, 1))
+SHAPES = ((2, 8), (6, 3), (16, 1))
 """A neighbourhood opens some stretches of some blocks, in turn: (how many, how long)."""
 PATIENCE = 60
 """Neighbourhoods without improvement before the windows are widened."""
-TRIALS = 1000
+TRIALS, TRIALS_PER_TENSOR = 1000, 5
 """Changes of taste, at most; they take at most a third of the time that is left."""
 
 
@@ -43,15 +43,19 @@ def windowed_search(search: Search) -> None:
 
 
 def evict_on_demand(search: Search) -> None:
-    """Programs without copies, refined from the best taste."""
+    """Programs without copies, refined from the best taste where they lead."""
     problem = search.problem
     found = best_taste(problem, TASTES)
     if found is None:
         return
+    before = search.best_ns
     search.judge_program(found[1], by_solver=False)
+    if search.best_ns == before:
+        return
+    trials = min(TRIALS, TRIALS_PER_TENSOR * len(problem.blocks.evictable))
     with search.share(1 / 3):
         program = refined(
-            problem, *found, lambda trial: trial < TRIALS and search.seconds_left() > 0
+            problem, *found, lambda trial: trial < trials and search.seconds_left() > 0
         )
         search.time_limited |= search.seconds_left() <= 0
     search.judge_program(program, by_solver=False)
@@ -71,16 +75,18 @@ def _descend(search: Search, hops: int) -> bool:
             search.judge_program(wm.program(windows, values))
         return True
     chance = random.Random(hops)
-    cost, idle = _reruns_ns(wm, known), 0
+    fastest, idle = search.best_ns, 0
     while idle < PATIENCE and not search.done():
         shape = SHAPES[idle % len(SHAPES)]
         found = _reopened(
             search, windows, wm, known, _stretches(list(windows.reruns), shape, chance)
         )
         idle += 1
-        if found is not None and _reruns_ns(wm, found) < cost:
-            known, cost, idle = found, _reruns_ns(wm, found), 0
-            search.judge_program(wm.program(windows, known))
+        if found is None or found == known:
+            continue
+        search.judge_program(wm.program(windows, found))
+        if search.best_ns != fastest:
+            known, fastest, idle = found, search.best_ns, 0
     return True
 
 
@@ -123,7 +129,3 @@ def _reopened(
         return None
     whole = {x: round(values[x]) for x, v in enumerate(wm.model.variables) if v.integer}
     return with_residency(wm, windows, whole)
-
-
-def _reruns_ns(wm: WindowedModel, values: Mapping[int, int]) -> int:
-    return sum(cost * values[x] for x, cost in wm.model.objective.items() if x in values)
