@@ -33,6 +33,7 @@ from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, Value
 from slackswap_opt.study import Settings, compare
 from slackswap_opt.workloads import build_step, load_workload
 from tests.brute_force import best_schedule
+from tests.processes import children
 from tests.strategies import DEVICE, MB_PER_S
 
 SOLVERS = available_solvers()
@@ -257,18 +258,6 @@ def test_a_forked_planner_starts_a_solver_of_its_own():
 
 
 # --- Interrupted --------------------------------------------------------------------------------
-
-
-def children(parent: int) -> set[int]:
-    found = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == parent and fields[0] != "Z":
-            found.add(int(folder.name))
-    return found
 
 
 @pytest.mark.slow

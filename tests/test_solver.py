@@ -27,6 +27,7 @@ from slackswap_opt.machine import Link, Machine
 from slackswap_opt.plan import Problem, Status
 from slackswap_opt.planners import IlpOptions, greedy, ilp
 from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, Value
+from tests.processes import children
 from tests.solver_models import MIB, eviction, market_split
 from tests.strategies import DEVICE, MB_PER_S
 
@@ -706,19 +707,6 @@ def test_an_interrupt_leaves_nothing_behind(temporary, monkeypatch):
         solve(market_split(5, 40, slack=True), Limits(20), "cbc")
     assert started[0].returncode is not None
     assert not list(temporary.iterdir())
-
-
-def children(parent: int) -> list[int]:
-    """Processes started by another one."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == parent and fields[0] != "Z":
-            found.append(int(folder.name))
-    return found
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")

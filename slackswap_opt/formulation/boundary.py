@@ -86,9 +86,7 @@ def boundary_model(problem: Problem, cut: int, *, integer: bool = False) -> CutM
     cut_model = CutModel(
         model,
         keep={t: model.binary(integer=integer) for t in at.tensors},
-        swap={
-            value: model.variable(int(problem.swaps), integer=integer) for value in at.writer
-        },
+        swap={value: model.variable(int(problem.swaps), integer=integer) for value in at.writer},
         rebuild={
             value: model.binary(integer=integer)
             for value, writer in at.writer.items()

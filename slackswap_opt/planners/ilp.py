@@ -30,6 +30,8 @@ from slackswap_opt.planners.search import IlpOptions, Search
 from slackswap_opt.planners.windowed_search import windowed_search
 from slackswap_opt.step import working_set_bytes
 
+TINY = 20
+"""Steps with at most this many decisions go without the boundary ILP."""
 SHORT = 60
 """Steps with at most this many decisions are given to the compact ILP at once, and whole."""
 MEDIUM = 240
@@ -58,7 +60,7 @@ def ilp(problem: Problem, options: IlpOptions | None = None) -> PlanResult:
     search = Search(problem, options, limit, deadline, solver=limit.solver or None)
     search.start(options.starts or tuple(plan(problem) for plan in _HEURISTICS))
     decisions = len(search.decisions)
-    if not search.done():
+    if decisions > TINY and not search.done():
         with search.share(SHARE if decisions > MEDIUM else SHARE / 2):
             cut_search(search)
     if decisions <= MEDIUM and not search.repeats() and not search.done():
