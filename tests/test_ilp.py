@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from slackswap_opt.formulation._pulp import available_solvers
 from slackswap_opt.formulation.bound import bound
 from slackswap_opt.machine import load_machine
 from slackswap_opt.plan import PlanResult, Problem, Status
@@ -38,6 +39,14 @@ def test_it_is_certified_and_beats_every_heuristic(transformer, starts):
     assert all(verdict.step_ns <= r.step_ns for r in starts if r.step_ns is not None)
     assert "CBC" in (result.solver or "")
     assert result.reason == "certified within the gap asked for"
+
+
+@pytest.mark.skipif("highs" not in available_solvers(), reason="HiGHS is not installed")
+def test_with_highs_it_is_certified_within_half_a_percent(transformer, starts):
+    result = ilp(transformer, IlpOptions(gap=0.005, solver="highs", starts=starts))
+    assert result.status is Status.OPTIMAL
+    assert "HiGHS" in (result.solver or "")
+    assert result.step_ns <= bound(transformer).step_ns * 1.0051
 
 
 def test_the_same_input_gives_the_same_plan(transformer, starts):
