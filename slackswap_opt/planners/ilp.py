@@ -39,7 +39,8 @@ MEDIUM = 240
 LONG = 480
 """Steps with at most this many are given to the windowed ILP at the end."""
 SHARE = 0.5
-"""Part of the time that is left which each search but the last may take."""
+"""Part of the time that is left which the compact ILP may take; the boundary ILP half of it before,
+but all of it on long steps."""
 
 _HEURISTICS = (recompute_all, sqrt_n, selective, swap_all, greedy, capuchin, on_demand)
 
@@ -61,7 +62,7 @@ def ilp(problem: Problem, options: IlpOptions | None = None) -> PlanResult:
     search.start(options.starts or tuple(plan(problem) for plan in _HEURISTICS))
     decisions = len(search.decisions)
     if decisions > TINY and not search.done():
-        with search.share(SHARE if decisions > MEDIUM else SHARE / 2):
+        with search.share(1.0 if decisions > MEDIUM else SHARE / 2):
             cut_search(search)
     if decisions <= MEDIUM and not search.repeats() and not search.done():
         with search.share(SHARE):
