@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -162,6 +163,7 @@ def _cluster(address: str) -> Iterator[Cluster]:
             "a cluster needs Dask; pip install 'slackswap-opt[dask]', here and on the workers"
         ) from None
     try:
+        _knock(address)
         client: Any = Client(address, set_as_default=False, timeout=ANSWER_S)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
@@ -174,6 +176,15 @@ def _cluster(address: str) -> Iterator[Cluster]:
             yield pool
         finally:
             pool.close()
+
+
+def _knock(address: str) -> None:
+    """Fail at once where nobody listens: a client would start an event loop and go on trying."""
+    from distributed.comm.addressing import get_address_host_port, parse_address
+
+    scheme, _ = parse_address(address)
+    if scheme in {"tcp", "tls"}:
+        socket.create_connection(get_address_host_port(address), ANSWER_S).close()
 
 
 def _digest_here() -> str:
