@@ -6,18 +6,23 @@ For each workload one plan under the budget, with what the allocator reserves fo
 that keep what is reserved within the same budget, and what that costs. The run fails if a reserved
 peak is below the simulated one, or a plan that was fitted reserves more than the budget.
 
-`--write` puts both tables into docs/allocator.md.
+Where SLACKSWAP_DATA names a folder that has it, the recorded history of a training step (a memory
+snapshot) is played by the model, too. `--write` puts the tables into docs/allocator.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from benchmarks.results import ROOT, rewrite
-from slackswap_opt.allocator import Kind, Reserved, reserve
+from benchmarks.results import DATA, ROOT, rewrite
+from slackswap_opt.allocator import HistoryReplay, Kind, Reserved, replay_history, reserve
+from slackswap_opt.formats.files import read_bytes
+from slackswap_opt.formats.memory_snapshot import Snapshot, read_snapshot, summary
 from slackswap_opt.machine import DEFAULT_MACHINE, Machine, load_machine
 from slackswap_opt.plan import Problem
 from slackswap_opt.planners import PLANNERS
@@ -28,7 +33,10 @@ from slackswap_opt.workloads import build_step, load_workload
 WORKLOADS = ("bert-large", "gpt2-xl", "llama-7b")
 PAGE = ROOT / "docs/allocator.md"
 GIB = 2**30
+MIB = 2**20
 REAL = (Kind.CACHING, Kind.EXPANDABLE)
+SNAPSHOT = "traces/10_cs336_gpt2medium_ctx512_memory_snapshot.pickle"
+"""Of the table "recorded", in the folder of data that is not part of the project."""
 
 
 @dataclass(frozen=True)
@@ -52,22 +60,34 @@ class Result:
     fitted: dict[Kind, Fitted]
 
 
+def report(message: str) -> None:
+    """Progress, beside the results."""
+    print(f"  {message}", file=sys.stderr)
+
+
+def planned(
+    workload: str, machine: Machine, percent: int, planner: str, settings: Settings
+) -> Cell:
+    """A shipped workload, planned for a budget in percent of its ideal peak."""
+    problem = Problem(build_step(load_workload(workload), machine), machine, 1)
+    problem = problem.with_budget(percent * problem.liveness.ideal_peak_bytes // 100)
+    planners = {planner: PLANNERS[planner]}
+    (cell,) = sweep(problem, [problem.budget_bytes], planners, settings, report)
+    if cell.judged[planner].verdict is None:
+        raise SystemExit(f"{planner} has no plan for {workload} at {percent} %")
+    return cell
+
+
 def measure(
     workload: str, machine: Machine, percent: int, planner: str, settings: Settings
 ) -> Result:
     """Plan, reserve, and plan again for each allocator."""
-
-    def report(message: str) -> None:
-        print(f"  {message}", file=sys.stderr)
-
-    planners = {planner: PLANNERS[planner]}
-    problem = Problem(build_step(load_workload(workload), machine), machine, 1)
-    problem = problem.with_budget(percent * problem.liveness.ideal_peak_bytes // 100)
-    (cell,) = sweep(problem, [problem.budget_bytes], planners, settings, report)
-    judged = cell.judged[planner]
+    cell = planned(workload, machine, percent, planner, settings)
+    problem, judged = cell.problem, cell.judged[planner]
     schedule, verdict = judged.result.schedule, judged.verdict
-    if schedule is None or verdict is None:
-        raise ValueError(f"{planner} has no plan for {workload} at {percent} %")
+    assert schedule is not None
+    assert verdict is not None
+    planners = {planner: PLANNERS[planner]}
     return Result(
         workload,
         planner,
@@ -131,6 +151,64 @@ def fitted_table(found: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
+def snapshot_there() -> Snapshot | None:
+    """The recorded snapshot, where there is one."""
+    folder = os.environ.get(DATA)
+    path = Path(folder) / SNAPSHOT if folder else None
+    if path is None or not path.is_file():
+        return None
+    return read_snapshot(read_bytes(path), path.name)
+
+
+def recorded_table(snapshot: Snapshot, replay: HistoryReplay) -> str:
+    """A recorded history and the model's, in Markdown."""
+    facts = summary(snapshot)
+    exact = sum(
+        ours.requested == theirs.requested
+        for ours, theirs in zip(replay.model, replay.recorded, strict=True)
+    )
+    end, there = replay.recorded[-1].reserved, replay.model[-1].reserved
+    rows = (
+        ("events", f"{replay.events:,}", f"{replay.events:,} played"),
+        ("allocated bytes after each event", "", f"the same after {exact:,}"),
+        (
+            "addresses of allocations",
+            f"{replay.allocations:,}",
+            f"{replay.same_address:,} the same, {100 * replay.address_share:.2f} %",
+        ),
+        (
+            "segments allocated on the way",
+            _segments(replay, replay.segments_recorded),
+            "the same, for the same requests"
+            if replay.segments_agree
+            else _segments(replay, replay.segments),
+        ),
+        (
+            "bytes reserved at the end",
+            f"{end:,} in {facts.segments:,} segments",
+            "the same" if end == there else f"{there:,}",
+        ),
+        (
+            "blocks in use at the end",
+            f"{facts.live_blocks:,}",
+            "the same addresses and sizes" if replay.end_agrees else "others",
+        ),
+    )
+    lines = ["| | recorded | model |", "|---|---|---|"]
+    return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
+
+
+def _segments(replay: HistoryReplay, events: Sequence[int]) -> str:
+    """By event, with sizes."""
+    if not events:
+        return "none"
+    reserved = [replay.start.reserved, *(use.reserved for use in replay.model)]
+    return ", ".join(
+        f"{(reserved[event + 1] - reserved[event]) / MIB:,.0f} MiB at event {event:,}"
+        for event in events
+    )
+
+
 def _gib(size: int) -> str:
     return f"{size / GIB:.2f}"
 
@@ -145,14 +223,19 @@ def _retained(cell: Cell, planner: str) -> str:
     return f"{100 * cell.problem.ideal_step_ns / step_ns:.2f}"
 
 
-def main() -> int:
-    """Run, check, print, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def plan_options(parser: argparse.ArgumentParser) -> None:
+    """Which plans are made."""
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--budget", type=int, default=50, help="percent of the ideal peak")
     parser.add_argument("--planner", default="ilp", choices=sorted(PLANNERS))
     parser.add_argument("--machine", default=DEFAULT_MACHINE)
     parser.add_argument("--seconds", type=float, default=60.0, help="limit of the ILP, each")
+
+
+def main() -> int:
+    """Run, check, print, write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    plan_options(parser)
     parser.add_argument("--write", action="store_true", help="update docs/allocator.md")
     asked = parser.parse_args()
     machine, settings = load_machine(asked.machine), Settings(seconds=asked.seconds)
@@ -164,12 +247,18 @@ def main() -> int:
     if wrong:
         print("\n".join(wrong), file=sys.stderr)
         return 1
-    tables = {"reserved": reserved_table(found), "fitted": fitted_table(found)}
     about = f"GiB at {asked.budget} % of the ideal peak, planner {asked.planner}, {machine.name}."
-    print("\n\n".join([about, *tables.values()]))
+    tables = {
+        "reserved": f"{about}\n\n{reserved_table(found)}",
+        "fitted": f"{about}\n\n{fitted_table(found)}",
+    }
+    snapshot = snapshot_there()
+    if snapshot is not None:
+        tables["recorded"] = recorded_table(snapshot, replay_history(snapshot))
+    print("\n\n".join(tables.values()))
     if asked.write:
         for name, table in tables.items():
-            rewrite(PAGE, name, f"{about}\n\n{table}")
+            rewrite(PAGE, name, table)
     return 0
 
 

@@ -20,12 +20,16 @@ from pathlib import Path
 
 from benchmarks.results import ROOT
 
-PAGES = ("tutorial", "command-line")
-"""Pages of docs/ whose outputs this writes."""
 BLOCK = re.compile(r"^```text\n(\$ .*?)^```$", re.MULTILINE | re.DOTALL)
 PROMPT = "$ "
 ASK_CODE = "$ echo $?"
 CUT = "..."
+
+
+def pages() -> list[str]:
+    """Names of the pages of docs/ that show outputs of commands."""
+    found = sorted((ROOT / "docs").glob("*.md"))
+    return [page.stem for page in found if BLOCK.search(page.read_text(encoding="utf-8"))]
 
 
 def refreshed(text: str, folder: Path) -> str:
@@ -68,10 +72,12 @@ def _output(command: str, folder: Path) -> tuple[int, list[str]]:
 def main() -> int:
     """Run, and write if asked to."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("pages", nargs="*", default=list(PAGES), help="names of pages in docs/")
+    parser.add_argument(
+        "pages", nargs="*", help="names of pages in docs/ (default: all with outputs)"
+    )
     parser.add_argument("--write", action="store_true", help="update the pages")
     asked = parser.parse_args()
-    for name in asked.pages:
+    for name in asked.pages or pages():
         page = ROOT / "docs" / f"{name}.md"
         with tempfile.TemporaryDirectory() as folder:
             text = refreshed(page.read_text(encoding="utf-8"), Path(folder))

@@ -1,6 +1,7 @@
 """Our plans on the instances of other planners, in the peers' own cost and memory model.
 
     python -m benchmarks.peer_optima DIR [--time-limit S] [--solver cbc|highs] [--json] [--write]
+                                         [--instance NAME] [--budget SIZE]
 
 DIR holds instances (`benchmarks/peers_instances.py` has their form), directly or in folders. For
 each budget it prints the peer's optimum or published cost, ours, the seconds that planning took,
@@ -10,7 +11,8 @@ larger ones by the ILP planner; infeasible cases, and optima that the solver did
 time, are confirmed by an exhaustive search where that is possible.
 
 The exit status is 1 if a plan fails its check, contradicts a peer's optimum, or costs more than the
-peer's. `--write` updates docs/peers.md.
+peer's. `--write` updates docs/peers.md. `--instance` and `--budget`, each of which may be given
+again, leave out all other cases.
 """
 
 from __future__ import annotations
@@ -243,15 +245,47 @@ def _line(row: Row) -> str:
     )
 
 
-def run(paths: Iterable[Path], seconds: float, solver: str, *, quiet: bool) -> list[Row]:
-    """Every case of every file."""
+@dataclass(frozen=True)
+class Only:
+    """Which cases are wanted; all where nothing is named.
+
+    Attributes:
+        instances: their names.
+        budgets: in the peers' units.
+    """
+
+    instances: tuple[str, ...] = ()
+    budgets: tuple[Fraction, ...] = ()
+
+    def includes(self, case: Case) -> bool:
+        """Whether a case is wanted."""
+        named = not self.instances or case.instance in self.instances
+        return named and (not self.budgets or case.budget in self.budgets)
+
+
+def run(
+    paths: Iterable[Path], seconds: float, solver: str, *, quiet: bool, only: Only | None = None
+) -> list[Row]:
+    """Every case of every file that is wanted.
+
+    Raises:
+        InputError: if there is none, or a file is faulty.
+    """
     instances = [read(path) for path in paths]
+    wanted = [
+        (instance, case)
+        for instance in instances
+        for case in sorted(instance.cases, key=lambda c: (c.kind, -c.budget))
+        if (only or Only()).includes(case)
+    ]
+    if not wanted:
+        known = ", ".join(instance.name for instance in instances)
+        raise InputError(f"no case is of an instance and a budget asked for; instances: {known}")
     rows = []
-    for instance in instances:
-        for case in sorted(instance.cases, key=lambda c: (c.kind, -c.budget)):
-            rows.append(solve(instance, case, seconds, solver))
-            if not quiet:
-                print(_line(rows[-1]), flush=True)
+    for instance, case in wanted:
+        rows.append(solve(instance, case, seconds, solver))
+        if not quiet:
+            print(_line(rows[-1]), flush=True)
     return rows
 
 
@@ -263,11 +297,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--solver", default="cbc", choices=("cbc", "highs"))
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--write", action="store_true", help="update docs/peers.md")
+    parser.add_argument("--instance", action="append", default=[], help="only those of this name")
+    parser.add_argument(
+        "--budget", action="append", default=[], type=Fraction, help="only those of this size"
+    )
     asked = parser.parse_args(arguments)
+    only = Only(tuple(asked.instance), tuple(asked.budget))
+    if asked.write and only != Only():
+        parser.error("--write is for all cases; leave out --instance and --budget")
     if not 0 < asked.time_limit < float("inf"):
         parser.error(f"--time-limit is {asked.time_limit:g}; give a positive number of seconds")
     try:
-        rows = run(find(asked.folder), asked.time_limit, asked.solver, quiet=asked.json)
+        paths = find(asked.folder)
+        rows = run(paths, asked.time_limit, asked.solver, quiet=asked.json, only=only)
     except (InputError, SolverUnavailableError) as error:
         print(error, file=sys.stderr)
         return 2

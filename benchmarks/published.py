@@ -17,7 +17,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.results import ROOT, Result, faults, results, rewrite
+from benchmarks.results import ROOT, faults, results, rewrite
+from benchmarks.results_tables import Result
 from slackswap_opt.figures import Panel, published, save
 from slackswap_opt.machine import Machine, load_machine
 from slackswap_opt.workloads import build_step, load_workload

@@ -1,9 +1,10 @@
 """How long it takes to read steps, and how much memory, by format and size.
 
-    python -m benchmarks.reading [--sizes 1000,10000,100000] [--formats native,graphml,...]
+    python -m benchmarks.reading [--sizes 1000,100000] [--formats native,graphml,...] [--write]
 
 Each reading runs in a process of its own, which reports its processor time and its peak memory,
-both without what the start of Python and the imports take.
+both without what the start of Python and the imports take. `--write` puts the table into
+docs/formats.md.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.results import ROOT, rewrite
 from benchmarks.trace_files import TRACES
 from slackswap_opt.formats import write_step
 from slackswap_opt.formats.writing import WRITERS
@@ -118,22 +120,28 @@ def measured(kind: str, count: int, folder: Path) -> tuple[int, float, int, int]
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print the table, and write it if asked to."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sizes", default="1000,10000,100000")
     parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--write", action="store_true", help="update docs/formats.md")
     arguments = parser.parse_args()
-    print("| format | operations | file MB | seconds | us an operation | MiB |")
-    print("|---|---:|---:|---:|---:|---:|")
+    lines = [
+        "| format | operations | file MB | seconds | us an operation | MiB |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    print("\n".join(lines))
     with tempfile.TemporaryDirectory() as folder:
         for kind in arguments.formats.split(","):
             for count in map(int, arguments.sizes.split(",")):
                 operations, seconds, mebibytes, size = measured(kind, count, Path(folder))
-                print(
-                    f"| {kind} | {operations} | {size / 1e6:.1f} | {seconds:.2f} | "
-                    f"{seconds / operations * 1e6:.0f} | {mebibytes} |",
-                    flush=True,
+                lines.append(
+                    f"| {kind} | {operations:,} | {size / 1e6:.1f} | {seconds:.2f} | "
+                    f"{seconds / operations * 1e6:.0f} | {mebibytes} |"
                 )
+                print(lines[-1], flush=True)
+    if arguments.write:
+        rewrite(ROOT / "docs" / "formats.md", "reading", "\n".join(lines))
 
 
 if __name__ == "__main__":

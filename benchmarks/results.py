@@ -5,7 +5,9 @@
 The run fails, and prints no table, if a schedule is faster than the proven bound, if a planner
 beats the ILP, if a planner gets slower with more memory, or if the ILP loses anything at 100 %.
 
-`--write` puts the results at 50 % into README.md and draws docs/images/overview.png.
+Where SLACKSWAP_DATA names a folder that has it, PipeDream's measured profile of ResNet-50 is among
+the steps. `--write` puts the results at 50 % into README.md, and all of them, with what they say,
+into docs/results.md.
 """
 
 from __future__ import annotations
@@ -15,61 +17,35 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-from slackswap_opt.figures import comparison, save, timeline
+from benchmarks.results_tables import (
+    BEST,
+    MEASURED,
+    PROFILE,
+    Result,
+    full_table,
+    origin,
+    reading,
+    shown_table,
+    table,
+)
 from slackswap_opt.formats import read_step
 from slackswap_opt.machine import DEFAULT_MACHINE, Machine, load_machine
 from slackswap_opt.plan import Problem
 from slackswap_opt.planners import PLANNERS
-from slackswap_opt.simulator import simulate
 from slackswap_opt.step import TrainingStep
-from slackswap_opt.study import Cell, Row, Settings, rows_of, sweep
+from slackswap_opt.study import Settings, rows_of, sweep
 from slackswap_opt.workloads import build_step, load_workload
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = "SLACKSWAP_DATA"
 """Environment variable that names a folder of profiles that are not part of the project."""
-PROFILE = "graphs/pipedream_resnet50.txt"
 WORKLOADS = ("bert-large", "bert-large-eager", "gpt2-xl", "llama-7b")
 BUDGETS = (100, 80, 60, 50, 40, 30, 20)
 SHOWN = 50
-"""The budget, in percent of the ideal peak, of the README's table and picture."""
-PICTURED = "gpt2-xl"
-"""The workload whose timeline the picture shows."""
-COLUMNS = ("recompute-all", "sqrt-n", "swap-all", "capuchin", "greedy", "ilp")
-"""Planners in the README, where all would be too many."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """Every planner on one workload at one budget.
-
-    Attributes:
-        workload: name for tables.
-        percent: budget in percent of the ideal peak.
-        cell: problem, bound and each planner's judged result.
-        rows: by planner, the figures.
-    """
-
-    workload: str
-    percent: int
-    cell: Cell
-    rows: Mapping[str, Row]
-
-    @property
-    def reachable(self) -> float:
-        """Ideal step / bound: what no schedule exceeds."""
-        return self.cell.problem.ideal_step_ns / self.cell.bound.step_ns
-
-    def retained(self, planner: str) -> float | None:
-        """Ideal step / simulated step; None where the planner has no schedule that fits."""
-        return self.rows[planner].throughput_retained
+"""The budget, in percent of the ideal peak, of the README's table."""
 
 
 def load(name: str, machine: Machine) -> TrainingStep:
@@ -103,79 +79,14 @@ def faults(found: Sequence[Result]) -> Iterator[str]:
             value = row.throughput_retained
             if (row.certified_gap or 0) < 0:
                 yield f"{where}: faster than the proven bound"
-            if (value or 0) > (result.retained("ilp") or 0):
+            if (value or 0) > (result.retained(BEST) or 0):
                 yield f"{where}: better than the ILP"
-            if planner == "ilp" and result.percent >= 100 and value != 1:
+            if planner == BEST and result.percent >= 100 and value != 1:
                 yield f"{where}: loses throughput without a limit"
             for other in found:
                 smaller = other.workload == result.workload and other.percent < result.percent
                 if smaller and (other.retained(planner) or 0) > (value or 0):
                     yield f"{where}: slower than at {other.percent} %"
-
-
-def table(found: Sequence[Result]) -> str:
-    """All results as text, a line per workload and budget."""
-    head = f"{'workload':20}{'budget':>7}" + "".join(f"{name:>14}" for name in PLANNERS)
-    lines = [head + f"{'bound':>8}{'ilp gap':>9}{'ilp s':>7}"]
-    for result in found:
-        best = result.rows["ilp"]
-        lines.append(
-            f"{result.workload:20}{result.percent:5d} %"
-            + "".join(f"{_percent(result.retained(name)):>14}" for name in PLANNERS)
-            + f"{_percent(result.reachable):>8}{_percent(best.certified_gap):>9}"
-            + f"{best.planning_s:7.1f}{' (stopped by time)' if best.time_limited else ''}"
-        )
-    return "\n".join(lines)
-
-
-def markdown(found: Sequence[Result]) -> str:
-    """The README's table."""
-    titles = ["workload", *(f"**{n}**" if n == "ilp" else n for n in COLUMNS), "bound", "ilp gap"]
-    lines = [_line(titles), "|" + "---|" * len(titles)]
-    for result in found:
-        values = {name: _percent(result.retained(name)) for name in COLUMNS}
-        values["ilp"] = f"**{values['ilp']}**"
-        ends = (_percent(result.reachable), f"{_percent(result.rows['ilp'].certified_gap)} %")
-        lines.append(_line([result.workload, *values.values(), *ends]))
-    return "\n".join(lines)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}"
-
-
-def overview(found: Sequence[Result]) -> Figure:
-    """The README's picture: who retains how much, and what an ILP plan looks like."""
-    figure = Figure(figsize=(13.5, 4.6), layout="constrained")
-    parts = figure.subfigures(1, 2, width_ratios=(1, 1.08), wspace=0.03, squeeze=False)
-    left, right = parts[0]
-    shipped = [result for result in found if result.workload in WORKLOADS]
-    left.suptitle(f"Training in {SHOWN} % of the activation memory", fontsize="large")
-    comparison(
-        {r.workload: {name: r.retained(name) for name in COLUMNS} for r in shipped},
-        {r.workload: r.reachable for r in shipped},
-        left.subplots(),
-    )
-    right.suptitle(f"{PICTURED}: the plan of the ILP, as simulated", fontsize="large")
-    streams, memory = right.subplots(2, 1, sharex=True, height_ratios=(1, 1.6))
-    _draw_plan(next(r for r in shipped if r.workload == PICTURED).cell, streams, memory)
-    return figure
-
-
-def _draw_plan(cell: Cell, streams: Axes, memory: Axes) -> None:
-    problem, best = cell.problem, cell.judged["ilp"]
-    peak = problem.liveness.ideal_peak_bytes
-    kept = PLANNERS["keep-all"](problem.with_budget(peak))
-    if best.result.schedule is None or best.verdict is None or kept.schedule is None:
-        raise ValueError(f"{problem.step.name} has no plan to draw")
-    unlimited = simulate(problem.step, problem.machine, kept.schedule, peak)
-    timeline(
-        problem.step, best.result.schedule, best.verdict, (streams, memory), unlimited=unlimited
-    )
 
 
 def rewrite(path: Path, name: str, text: str) -> None:
@@ -199,17 +110,23 @@ def main() -> int:
     parser.add_argument("--machine", default=DEFAULT_MACHINE)
     parser.add_argument("--seconds", type=float, default=60.0, help="limit of the ILP, each")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--write", action="store_true", help="update README.md and its picture")
+    parser.add_argument("--write", action="store_true", help="update README.md and its page")
     asked = parser.parse_args()
     machine = load_machine(asked.machine)
     percents = [int(text) for text in asked.budgets.split(",")]
     if asked.write and SHOWN not in percents:
         parser.error(f"--write needs {SHOWN} among the budgets")
+    if asked.write and data is None and asked.workloads == ",".join(WORKLOADS):
+        parser.error(f"--write needs the folder of profiles: set {DATA}, or name --workloads")
     found = [
         result
         for name in asked.workloads.split(",")
         for result in results(
-            Path(name).stem, load(name, machine), machine, percents, asked.seconds
+            MEASURED.get(Path(name).stem, Path(name).stem),
+            load(name, machine),
+            machine,
+            percents,
+            asked.seconds,
         )
     ]
     wrong = list(faults(found))
@@ -223,8 +140,10 @@ def main() -> int:
         print(table(found))
     if asked.write:
         shown = [result for result in found if result.percent == SHOWN]
-        rewrite(ROOT / "README.md", "results", markdown(shown))
-        save(overview(shown), ROOT / "docs/images/overview.png")
+        rewrite(ROOT / "README.md", "results", shown_table(shown))
+        page = ROOT / "docs/results.md"
+        rewrite(page, "results", f"{origin(found, machine, asked.seconds)}\n\n{full_table(found)}")
+        rewrite(page, "reading", reading(found))
     return 0
 
 

@@ -1,10 +1,12 @@
 """Three workloads at half of their memory: peaks planned, simulated and reserved, and noise.
 
-    python -m benchmarks.robustness [--planner greedy] [--jitter 0.05] [--link-jitter 0.1] [--json]
+    python -m benchmarks.robustness [--planner ilp] [--jitter 0.05] [--link-jitter 0.1] [--write]
 
 *Planned* is the budget, *simulated* the peak of the plan in the simulator, *reserved* what a model
 of PyTorch's caching allocator (and of its expandable segments) reserves for it. Step times are
 those of the plan without noise and in the trials.
+
+`--write` puts the table into docs/simulator.md, `--json` prints it as data.
 """
 
 from __future__ import annotations
@@ -15,17 +17,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from benchmarks.allocator import plan_options, planned
+from benchmarks.results import ROOT, rewrite
 from slackswap_opt.allocator import Kind, reserve
-from slackswap_opt.machine import DEFAULT_MACHINE, load_machine
-from slackswap_opt.plan import Problem
-from slackswap_opt.planners import PLANNERS
-from slackswap_opt.simulator import simulate
-from slackswap_opt.study.robustness import Noise, robustness
-from slackswap_opt.workloads import build_step, load_workload
+from slackswap_opt.machine import Machine, load_machine
+from slackswap_opt.study import Cell, Settings
+from slackswap_opt.study.robustness import CONFIDENCE, Noise, robustness
 
-WORKLOADS = ("bert-large", "gpt2-xl", "llama-7b")
-BUDGET = 2
-"""One over the part of the ideal peak."""
+PAGE = ROOT / "docs/simulator.md"
 GIB = 2**30
 
 
@@ -48,23 +47,15 @@ class Row:
     fits_at_least: float
 
 
-def measure(workload: str, planner: str, noise: Noise) -> Row:
-    """Plan one workload, and play the plan in every way.
-
-    Raises:
-        SystemExit: if the planner finds no plan.
-    """
-    machine = load_machine(DEFAULT_MACHINE)
-    step = build_step(load_workload(workload), machine)
-    problem = Problem(step, machine, 1)
-    problem = problem.with_budget(problem.liveness.ideal_peak_bytes // BUDGET)
-    schedule = PLANNERS[planner](problem).schedule
-    if schedule is None:
-        raise SystemExit(f"{planner} finds no plan for {workload}")
-    verdict = simulate(step, machine, schedule, problem.budget_bytes)
+def row_of(workload: str, planner: str, cell: Cell, noise: Noise) -> Row:
+    """One plan, played in every way."""
+    problem, judged = cell.problem, cell.judged[planner]
+    schedule, verdict = judged.result.schedule, judged.verdict
+    assert schedule is not None
+    assert verdict is not None
     found = robustness(problem, schedule, noise)
     reserved = {
-        kind: reserve(step, schedule, verdict, kind).reserved_peak_bytes
+        kind: reserve(problem.step, schedule, verdict, kind).reserved_peak_bytes
         for kind in (Kind.CACHING, Kind.EXPANDABLE)
     }
     return Row(
@@ -82,44 +73,77 @@ def measure(workload: str, planner: str, noise: Noise) -> Row:
     )
 
 
-def _print(rows: Sequence[Row]) -> None:
-    def ms(ns: float | None) -> str:
-        return "-" if ns is None else f"{ns / 1e6:.2f}"
-
-    print(
+def table(rows: Sequence[Row]) -> str:
+    """Peaks and step times, in Markdown."""
+    lines = [
         "| workload | planned GiB | simulated | reserved, caching | reserved, expandable "
-        "| step ms | mean | 50 % | 95 % | 99 % | out of memory | fits, at least |"
-    )
-    print("|" + "---|" * 12)
+        "| step ms | mean | 50 % | 95 % | 99 % | out of memory | fits, at least |",
+        "|" + "---|" * 12,
+    ]
     for row in rows:
         sizes = (
             row.planned_bytes, row.simulated_bytes, row.reserved_bytes,
             row.reserved_expandable_bytes,
         )  # fmt: skip
         times = (row.step_ns, row.mean_ns, row.p50_ns, row.p95_ns, row.p99_ns)
-        print(
-            f"| {row.workload} | "
-            + " | ".join([f"{size / GIB:.2f}" for size in sizes] + [ms(ns) for ns in times])
-            + f" | {row.out_of_memory:.2%} | {row.fits_at_least:.2%} |"
-        )
+        cells = [_gib(size) for size in sizes] + [_ms(ns) for ns in times]
+        cells += [f"{row.out_of_memory:.2%}", _percent_down(row.fits_at_least)]
+        lines.append(f"| {row.workload} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _ms(ns: float | None) -> str:
+    return "-" if ns is None else f"{ns / 1e6:.2f}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f}"
+
+
+def _percent_down(share: float) -> str:
+    """Never more than it is."""
+    return f"{int(share * 10_000) / 100:.2f}%"
+
+
+def about(planner: str, percent: int, noise: Noise, machine: Machine) -> str:
+    """What the table rests on, in one paragraph."""
+    link = f" and {noise.link_jitter:.0%} on copies" if noise.link_jitter else ""
+    return (
+        f"At {percent} % of the ideal peak, planner {planner}, {machine.name}; {noise.trials:,} "
+        f"trials with {noise.jitter:.0%} noise on durations{link}. The last column is the exact "
+        f"lower limit on the probability of fitting, at {CONFIDENCE:.0%} confidence."
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--planner", default="greedy", choices=sorted(PLANNERS))
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    plan_options(parser)
     parser.add_argument("--jitter", type=float, default=0.05)
     parser.add_argument("--link-jitter", type=float, default=0.0)
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--json", action="store_true", help="print rows as JSON")
+    parser.add_argument("--write", action="store_true", help="update docs/simulator.md")
     given = parser.parse_args(arguments)
+    machine, settings = load_machine(given.machine), Settings(seconds=given.seconds)
     noise = Noise(given.jitter, given.link_jitter, given.trials)
-    rows = [measure(workload, given.planner, noise) for workload in WORKLOADS]
+    rows = [
+        row_of(
+            name,
+            given.planner,
+            planned(name, machine, given.budget, given.planner, settings),
+            noise,
+        )
+        for name in given.workloads.split(",")
+    ]
+    shown = f"{about(given.planner, given.budget, noise, machine)}\n\n{table(rows)}"
     if given.json:
         json.dump([asdict(row) for row in rows], sys.stdout, indent=1)
         print()
     else:
-        _print(rows)
+        print(shown)
+    if given.write:
+        rewrite(PAGE, "noise", shown)
 
 
 if __name__ == "__main__":

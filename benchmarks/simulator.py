@@ -1,6 +1,6 @@
 """How fast the simulator is, beside other ways to do the same, in one run.
 
-    python -m benchmarks.simulator [--batches 1,10,100,1000,10000] [--json] [--quick]
+    python -m benchmarks.simulator [--batches 1,10,100,1000,10000] [--json] [--quick] [--write]
 
 A step of 1,000 operations of which 300 activations go out and come back (600 transfers), under 5 %
 noise on all durations, at a capacity at which copies and operations wait for memory, on a link
@@ -13,7 +13,7 @@ that slows down while both directions are busy. Two tasks:
   with counts of events that were worked out beforehand ("simpy, counts").
 
 All engines play the same lanes and must agree. Times are of this process's CPU. Needs the extra
-`bench`.
+`bench`. `--write` puts what is found into docs/simulator.md.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.results import ROOT, rewrite
 from benchmarks.simulator_rivals import (
     Case,
     SimpyPlayer,
@@ -46,6 +47,7 @@ from slackswap_opt.simulator.lane import WORK_PER_BYTE, Lane
 from slackswap_opt.simulator.program import regular_program
 from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, Value
 
+PAGE = ROOT / "docs/simulator.md"
 OPERATIONS = 1000
 SWAPPED = 0.3
 """Copies out, and copies in, per operation."""
@@ -306,36 +308,72 @@ def slope(rows: Sequence[Row]) -> float:
     return float(np.polyfit(sizes, times, 1)[0])
 
 
-def _print(rows: Sequence[Row], grown: Sequence[Row]) -> None:
-    def cell(number: float | None, digits: int = 1) -> str:
-        return "-" if number is None else f"{number:,.{digits}f}"
-
-    print("| engine | batch | operations | transfers | timing us | memory us | KiB |")
-    print("|---|---|---|---|---|---|---|")
-    for row in (*rows, *grown):
-        used = None if row.bytes_per_schedule is None else row.bytes_per_schedule / 1024
-        print(
-            f"| {row.engine} | {row.batch:,} | {row.operations:,} | {row.transfers:,} "
-            f"| {cell(row.timing_us_per_schedule)} | {cell(row.memory_us_per_schedule)} "
-            f"| {cell(used, 0)} |"
+def described(rows: Sequence[Row], grown: Sequence[Row]) -> str:
+    """Everything that was found, in Markdown."""
+    return "\n\n".join(
+        (
+            f"Microseconds of CPU per schedule of {rows[0].operations:,} operations and "
+            f"{rows[0].transfers:,} transfers, and KiB that a batch needs per lane:",
+            _speed_table(rows),
+            _ratios(rows),
+            "One schedule by `simulate`, from small to large:",
+            _growth_table(grown),
         )
-    best = max((row for row in rows if row.engine == "batch"), key=lambda row: row.batch == 1000)
-    by_name = {row.engine: row for row in rows if row.engine != "batch"}
-    print(f"\nAt a batch of {best.batch:,}, times faster than")
-    for name, row in by_name.items():
-        for what in ("timing", "memory"):
-            slow, fast = (getattr(r, f"{what}_us_per_schedule") for r in (row, best))
-            if slow is not None:
-                print(f"  {name}, {what}: {slow / fast:,.0f}")
-    print(f"log-log slope of one schedule's growth: {slope(grown):.2f}")
+    )
+
+
+def _cell(number: float | None, digits: int = 1) -> str:
+    return "-" if number is None else f"{number:,.{digits}f}"
+
+
+def _speed_table(rows: Sequence[Row]) -> str:
+    lines = ["| engine | lanes | timing | memory | KiB a lane |", "|---|---|---|---|---|"]
+    for row in rows:
+        used = None if row.bytes_per_schedule is None else row.bytes_per_schedule / 1024
+        lines.append(
+            f"| {row.engine} | {row.batch:,} | {_cell(row.timing_us_per_schedule)} "
+            f"| {_cell(row.memory_us_per_schedule)} | {_cell(used, 0)} |"
+        )
+    return "\n".join(lines)
+
+
+def _ratios(rows: Sequence[Row]) -> str:
+    """The batch that was asked for, of these the one nearest to 1,000, against every other."""
+    batches = [row for row in rows if row.engine == "batch"]
+    best = min(batches, key=lambda row: abs(row.batch - 1000))
+    lines = [
+        f"| a batch of {best.batch:,} is faster than | timing | memory |",
+        "|---|---|---|",
+    ]
+    for row in rows:
+        if row.engine == "batch":
+            continue
+        cells = []
+        for slow, fast in (
+            (row.timing_us_per_schedule, best.timing_us_per_schedule),
+            (row.memory_us_per_schedule, best.memory_us_per_schedule),
+        ):
+            ratio = None if slow is None or not fast else slow / fast
+            cells.append("-" if ratio is None else f"{ratio:,.0f} times")
+        lines.append(f"| {row.engine} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _growth_table(grown: Sequence[Row]) -> str:
+    lines = ["| operations | transfers | seconds |", "|---|---|---|"]
+    for row in grown:
+        seconds = (row.memory_us_per_schedule or 0.0) / 1e6
+        lines.append(f"| {row.operations:,} | {row.transfers:,} | {seconds:.3f} |")
+    return "\n".join(lines) + f"\n\nThe log-log slope is {slope(grown):.2f}."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
+    """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batches", default="1,10,100,1000,10000", help="with commas between")
     parser.add_argument("--quick", action="store_true", help="small, to see that it works")
     parser.add_argument("--json", action="store_true", help="print rows as JSON")
+    parser.add_argument("--write", action="store_true", help="update docs/simulator.md")
     given = parser.parse_args(arguments)
     batches = [int(text) for text in given.batches.split(",")]
     operations, runs, sizes = (400, 3, (400, 1000)) if given.quick else (OPERATIONS, 10, GROWTH)
@@ -345,7 +383,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         json.dump([asdict(row) for row in (*rows, *grown)], sys.stdout, indent=1)
         print()
     else:
-        _print(rows, grown)
+        print(described(rows, grown))
+    if given.write:
+        rewrite(PAGE, "speed", described(rows, grown))
 
 
 if __name__ == "__main__":

@@ -44,7 +44,15 @@ if TYPE_CHECKING:
         reference_plan,
     )
     from slackswap_opt.simulator import Verdict, simulate
-    from slackswap_opt.step import LayerRule, Operation, Phase, Tensor, TrainingStep, Value
+    from slackswap_opt.step import (
+        LayerRule,
+        Operation,
+        Phase,
+        Tensor,
+        TrainingStep,
+        Value,
+        in_parts,
+    )
     from slackswap_opt.study import Row, Settings, compare, smallest_budget, sweep
     from slackswap_opt.workloads import Workload, build_step, load_workload, workload_names
 
@@ -81,6 +89,7 @@ __all__ = [
     "compare",
     "greedy",
     "ilp",
+    "in_parts",
     "load_machine",
     "load_workload",
     "lower",
@@ -112,7 +121,7 @@ _HOMES = {
         "greedy", "ilp", "reference", "reference_plan",
     ),
     "simulator": ("Verdict", "simulate"),
-    "step": ("LayerRule", "Operation", "Phase", "Tensor", "TrainingStep", "Value"),
+    "step": ("LayerRule", "Operation", "Phase", "Tensor", "TrainingStep", "Value", "in_parts"),
     "study": ("Row", "Settings", "compare", "smallest_budget", "sweep"),
     "workloads": ("Workload", "build_step", "load_workload", "workload_names"),
 }  # fmt: skip

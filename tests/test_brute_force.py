@@ -121,7 +121,7 @@ def sample(count: int, max_activations: int, limit: int) -> list[Case]:
     )  # fmt: skip
     @given(problems(max_activations))
     def collect(problem: Problem) -> None:
-        result = ilp(problem, IlpOptions(gap=0, seconds=10))
+        result = ilp(problem, IlpOptions(gap=0, seconds=30))
         known = None
         if result.schedule is not None and result.step_ns is not None:
             known = (result.step_ns, result.schedule)

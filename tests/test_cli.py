@@ -26,6 +26,7 @@ from slackswap_opt.machine.catalogue import machines_dir
 from slackswap_opt.planners import HEURISTICS, PLANNERS
 from slackswap_opt.resources import models_dir
 from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, Value
+from tests.processes import children
 
 GRAPHS = models_dir() / "graphs"
 QUICK = ("--gap", "5%", "--time-limit", "3")
@@ -469,12 +470,17 @@ def test_the_reader_may_go_early():
         assert running.wait() == 0
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_interrupting_is_quiet():
     with process("compare", "gpt2-xl", "-b", "30%", "--json") as running:
-        time.sleep(4)
+        deadline = time.monotonic() + 120
+        while not children(running.pid):  # a solver: planning has begun
+            assert running.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        time.sleep(0.5)
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=20)
+        out, err = running.communicate(timeout=120)
         assert (running.returncode, out, err) == (130, "", "")
 
 

@@ -49,13 +49,13 @@ def test_each_is_planned_at_half_of_its_peak_under_its_bound(name: str) -> None:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_ilp_certifies_a_small_gap(name: str) -> None:
     problem = half(read_step(graph_path(name)))
-    settings = Settings(gap=0.002, seconds=5)
+    target = 0.15 if name == "rnn" else 0.05  # in the RNN bound and plans are further apart
+    settings = Settings(gap=target, seconds=120)
     (cell,) = sweep(problem, [problem.budget_bytes], {"ilp": PLANNERS["ilp"]}, settings)
     judged = cell.judged["ilp"]
     assert judged.verdict is not None
-    # five seconds; in the RNN bound and plans are further apart
     gap = (judged.verdict.step_ns - cell.bound.step_ns) / judged.verdict.step_ns
-    assert 0 <= gap < (0.15 if name == "rnn" else 0.05)
+    assert 0 <= gap <= target
 
 
 def parameters(step: TrainingStep) -> int:

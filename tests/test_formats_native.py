@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slackswap_opt.errors import InputError
-from slackswap_opt.formats import native, read_step, write_step
+from slackswap_opt.formats import json_places, native, read_step, write_step
 from slackswap_opt.formats.native_schema import json_schema
 from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, Value
 from tests.strategies import training_steps
@@ -141,17 +142,21 @@ def test_all_faults_of_a_file_are_reported_together() -> None:
             note="singular",
         )
     )
-    assert found == (
-        'tensor "x" is 4096.0, expected a whole number written as an integer; write 4096',
-        'tensor "y": there is no field "statik"; did you mean "static"?',
-        'tensor "z" is -1, expected at least 0',
-        "operation \"a\": phase is \"forwrd\", expected 'forward', 'backward' or 'optimizer'; "
-        'did you mean "forward"?',
-        "operations[1]: name: the field is missing; add it",
-        'there is no field "note"; did you mean "notes"?',
-        "operations[1]: the duration is missing; "
-        "add one of duration_ns, duration_us, duration_ms, duration_s",
-        'operation "a": reads: "q" is not in tensors; add it there',
+    assert found == tuple(
+        f"line 1: {fault}"
+        for fault in (
+            'tensor "x" is 4096.0, expected a whole number written as an integer; write 4096',
+            'tensor "y": there is no field "statik"; did you mean "static"?',
+            'tensor "z" is -1, expected at least 0',
+            "operation \"a\": phase is \"forwrd\", expected 'forward', 'backward' or 'optimizer'; "
+            'did you mean "forward"?',
+            "operations[1]: name: the field is missing; add it",
+            'there is no field "note"; did you mean "notes"?',
+            "operations[1]: the duration is missing; "
+            "add one of duration_ns, duration_us, duration_ms, duration_s",
+            'operation "a": reads: "q" is not in tensors; add it there, with "static": true if it '
+            "is a parameter or the batch",
+        )
     )
 
 
@@ -220,7 +225,13 @@ def test_a_cycle_is_printed() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{"schema": "slackswap.step/1",}', "line 1, column 31: not valid JSON"),
+        (
+            '{"schema": "slackswap.step/1",}',
+            "line 1, column 30: not valid JSON: a comma before }; remove it",
+        ),
+        ('{"notes": ["a",\n]}', "line 1, column 15: not valid JSON: a comma before ]; remove it"),
+        ('{"name": "a" # mine\n}', "line 1, column 14: not valid JSON: it has no comments"),
+        ("{'name': 1}", "line 1, column 2: not valid JSON: texts are in double quotes"),
         ('{"a": 1} x', "not valid JSON: Extra data"),
         ("[]", "the document is a list, expected an object"),
         ("null", "the document is null, expected an object"),
@@ -251,7 +262,9 @@ def test_a_name_of_ten_million_characters_makes_a_short_message() -> None:
 
 def test_infinite_durations_are_refused() -> None:
     text = json.dumps(document()).replace('"duration_us": 10', '"duration_us": 1e999')
-    assert faults(text) == ('operation "a": duration_us is Infinity, expected a finite number',)
+    assert faults(text) == (
+        'line 1: operation "a": duration_us is Infinity, expected a finite number',
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -386,3 +399,113 @@ def test_whole_characters_outside_of_the_basic_plane_are_kept() -> None:
     text = json.dumps(document(name="\N{SNOWBOARDER}"))
     assert "\\ud83c" in text
     assert native.loads(text).name == "\N{SNOWBOARDER}"
+
+
+SPREAD = """{
+  "schema": "slackswap.step/1",
+  "name": "n",
+  "tensors": {
+    "x": 4096,
+    "y": {
+      "size_bytes": -1
+    },
+    "braces } ] , : \\" in a name": 1
+  },
+  "operations": [
+    {"name": "a", "phase": "forward", "duration_us": 10, "writes": ["x"]},
+    {
+      "name": "b",
+      "phase": "forwrd",
+      "duration_us": NaN,
+      "duration_us": 3,
+      "reads": [
+        "x",
+        "q"
+      ],
+      "writes": ["y"]
+    },
+    {"name": "a", "phase": "backward", "reads": ["y"]}
+  ]
+}
+"""
+
+
+def test_faults_name_the_line_of_the_value_that_is_wrong() -> None:
+    assert sorted(faults(SPREAD), key=lambda fault: int(fault.split()[1].rstrip(":"))) == [
+        'line 7: tensor "y": size_bytes is -1, expected at least 0',
+        "line 15: operation \"b\": phase is \"forwrd\", expected 'forward', 'backward' or "
+        "'optimizer'; did you mean \"forward\"?",
+        "line 16: NaN is not valid JSON; write a finite number",
+        'line 17: the key "duration_us" appears more than once in the object named "b"; keep one',
+        'line 20: operation "b": reads: "q" is not in tensors; add it there, with "static": true '
+        "if it is a parameter or the batch",
+        'line 24: operation "a" is defined 2 times; names must be unique',
+        'line 24: operation "a": the duration is missing; '
+        "add one of duration_ns, duration_us, duration_ms, duration_s",
+    ]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    ),
+    st.sampled_from([None, 0, 2]),
+)
+def test_places_are_those_of_every_value(document: Any, indent: int | None) -> None:
+    text = json.dumps(document, indent=indent)
+    places = list(json_places.values(text))
+
+    def walk(value: Any, path: tuple[object, ...]) -> Iterator[tuple[tuple[object, ...], Any]]:
+        yield path, value
+        inner = enumerate(value) if isinstance(value, list) else ()
+        for key, item in value.items() if isinstance(value, dict) else inner:
+            yield from walk(item, (*path, key))
+
+    expected = list(walk(document, ()))
+    assert [found.path for found in places] == [path for path, _ in expected]
+    for found, (_, value) in zip(places, expected, strict=True):
+        assert found.token[0] == json.dumps(value)[0]
+        assert found.token[0] in text.split("\n")[found.line - 1]
+        assert not found.repeated
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"tensors": {"x": "64MiB", "y": 1}}, "or an object {...}; write 67108864"),
+        ({"tensors": {"x": {"size_bytes": "1.5 kB"}, "y": 1}}, "a whole number; write 1500"),
+        ({"tensors": {"x": {"size": 1}, "y": 1}}, 'no field "size"; did you mean "size_bytes"?'),
+        ({"operations": [operation(reads="y")]}, 'expected a list [...]; write ["y"]'),
+        ({"operations": [operation(duration_us="500us")]}, "the unit is in the name of the field"),
+        (
+            {"operations": [operation(duration_us=..., duration=5)]},
+            'no field "duration"; did you mean "duration_us", or the same in _ns, _ms or _s?',
+        ),
+        ({"operations": [operation(inputs=["x"])]}, 'no field "inputs"; did you mean "reads"?'),
+        (
+            {"operations": [operation(reads=["the batch"])]},
+            'add it there, with "static": true if it is a parameter or the batch',
+        ),
+    ],
+)
+def test_what_beginners_write_is_answered_with_what_to_write(
+    changes: dict[str, Any], expected: str
+) -> None:
+    assert any(expected in fault for fault in faults(document(**changes)))
+
+
+def test_steps_built_without_a_type_checker_are_told_what_to_write() -> None:
+    operations: list[Any] = [
+        Operation("a", "forward", 5, (Value("x"),)),  # type: ignore[arg-type]
+        Operation("b", Phase.FORWARD, 5, ("x",)),  # type: ignore[arg-type]
+        "c",
+    ]
+    with pytest.raises(InputError) as error:
+        TrainingStep.build("x", operations, [("x", 5)])  # type: ignore[list-item]
+    assert error.value.faults == (
+        "('x', 5) is no Tensor; write Tensor.of(name, bytes)",
+        "operation 'a': phase is 'forward', expected a Phase",
+        "operation 'b': 'x' is no Value; write Value(tensor)",
+        "'c' is no Operation; write Operation(name, phase, ns, ...)",
+    )

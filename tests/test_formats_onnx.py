@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from slackswap_opt.errors import InputError
@@ -707,6 +707,36 @@ def test_networks_have_their_published_figures(
     assert parameters == pytest.approx(million_parameters, rel=0.03)
 
 
+@pytest.mark.parametrize("opset", [9, 11, 13, 17, 21])
+def test_models_of_every_age_are_read_with_the_batch_given(opset: int) -> None:
+    axes_are_inputs = opset >= 13
+    nodes = [
+        n("Conv", "a w", "c", pads=[1, 1, 1, 1]),
+        n("BatchNormalization", "c s b m v", "bn"),
+        n("Relu", "bn", "r"),
+        n("Flatten", "r", "f"),
+        n("Gemm", "f fc fb", "g", transB=1),
+        n("Dropout", "g", "d", **({"ratio": 0.5} if opset < 12 else {})),
+        n("Unsqueeze", "d axes" if axes_are_inputs else "d", "y",
+          **({} if axes_are_inputs else {"axes": [2]})),
+    ]  # fmt: skip
+    vectors: dict[str, Sequence[int]] = {name: [8] for name in "sbmv"}
+    step = read(
+        model(
+            nodes,
+            {"a": ["N", 3, 8, 8]},
+            {"w": [8, 3, 3, 3], "fc": [10, 512], "fb": [10], **vectors},
+            integers={"axes": [2]} if axes_are_inputs else {},
+            opset=opset,
+        ),
+        batch=4,
+    )
+    sizes = {t.name: t.size_bytes for t in step.tensors if not t.static}
+    assert sizes["c"] == sizes["bn"] == sizes["r"] == 4 * 4 * 8 * 8 * 8
+    forward = [op.name for op in step.operations if op.phase is Phase.FORWARD]
+    assert len(forward) == 5  # all but the two views
+
+
 KINDS = [*RULES, "GridSample", "Loop", "ConstantOfShape", "Constant", "Shape", "Range"]
 ATTRIBUTES = (
     "axis", "perm", "group", "kernel_shape", "strides", "pads", "to", "axes", "num_outputs",
@@ -772,14 +802,27 @@ def tried(seed: int) -> None:
         liveness(step)
 
 
-@settings(deadline=None, max_examples=200)
+BATCH = 25
+"""Inputs for each seed that hypothesis draws, which takes longer than reading one."""
+
+
+def tried_all(seed: int) -> None:
+    for number in range(seed, seed + BATCH):
+        try:
+            tried(number)
+        except BaseException:
+            note(f"seed {number}")
+            raise
+
+
+@settings(deadline=None, max_examples=200 // BATCH)
 @given(st.integers(0, 2**64))
 def test_any_file_is_read_or_refused(seed: int) -> None:
-    tried(seed)
+    tried_all(seed)
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=10_000)
+@settings(deadline=None, max_examples=10_000 // BATCH)
 @given(st.integers(0, 2**64))
 def test_ten_thousand_files_are_read_or_refused(seed: int) -> None:
-    tried(seed)
+    tried_all(seed)

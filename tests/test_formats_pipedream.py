@@ -447,7 +447,7 @@ def test_profiles_are_planned_with_a_certified_gap(name: str, share: float, gap:
     budget = max(peak // 2, least)
     assert budget / peak == pytest.approx(share)
     problem = Problem(step, load_machine(), budget)
-    (cell,) = sweep(problem, [budget], {"ilp": PLANNERS["ilp"]}, Settings(seconds=10))
+    (cell,) = sweep(problem, [budget], {"ilp": PLANNERS["ilp"]}, Settings(gap=gap, seconds=120))
     judged = cell.judged["ilp"]
     assert judged.verdict is not None
     assert judged.verdict.peak_bytes <= budget

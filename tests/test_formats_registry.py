@@ -55,13 +55,18 @@ def test_dot_is_refused_with_a_remedy(tmp_path: Path, content: bytes) -> None:
     assert str(error.value).startswith(str(path))
 
 
-@pytest.mark.parametrize(
-    "content", [b"hello", b"{}", b"[1]", b"\x80\x04\x95", b"a,b\n1,2\n", b"<x/>"]
-)
+@pytest.mark.parametrize("content", [b"hello", b"{}", b"[1]", b"\x80", b"a,b\n1,2\n", b"<x/>"])
 def test_unknown_content_lists_the_known_formats(content: bytes) -> None:
     with pytest.raises(InputError, match="not recognized") as error:
         read_content(content, "x")
     assert all(known.NAME in str(error.value) for known in FORMATS)
+
+
+def test_a_pickle_is_named_as_what_it_is() -> None:
+    with pytest.raises(
+        InputError, match=r"memory snapshots .* nothing to plan; `slackswap inspect"
+    ):
+        read_content(b"\x80\x04\x95", "x")
 
 
 def test_a_native_file_without_schema_is_still_recognized() -> None:

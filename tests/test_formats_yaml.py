@@ -125,7 +125,7 @@ def test_all_faults_are_reported_together_by_line_and_field() -> None:
         "line 9: operation \"fc1\": phase is \"forwrd\", expected 'forward', 'backward' or "
         "'optimizer'; did you mean \"forward\"?",
         'line 13: operation "fc2": duration_us is -1, expected at least 0',
-        'line 18: operation "fc2.backward": reads: "hh" is not in tensors; did you mean "h"?',
+        'line 19: operation "fc2.backward": reads: "hh" is not in tensors; did you mean "h"?',
     )
 
 

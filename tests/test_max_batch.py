@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -137,6 +138,18 @@ def test_the_table_says_it_all():
     ).stdout  # fmt: skip
     for word in ("largest batch", "without a plan", "moments", "reserve", "tried", "found"):
         assert word in shown
+
+
+def test_the_plan_goes_to_standard_output_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = [
+        "max-batch", "gpt2-xl", "--layers", "1", "--sequence", "64", "--device-memory", "2GiB",
+        "-p", "recompute-all", "-t", "50%",
+    ]  # fmt: skip
+    written = slackswap(*arguments, "-o", "-").stdout
+    assert not list(tmp_path.iterdir())
+    Path("plan.json").write_text(written, encoding="utf-8")
+    assert read_plan("plan.json").planner == "recompute-all"
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,15 @@ def test_links_of_rendered_copies_lead_somewhere() -> None:
             assert (PAGES / target).is_file(), f"{path.stem} links to {target}"
 
 
+def hurried(path: Path, folder: Path) -> Path:
+    """A copy in which no ILP searches for longer than a second: the story is the same."""
+    text, changed = re.subn(r"seconds=\d+", "seconds=1", path.read_text(encoding="utf-8"))
+    assert changed or path.stem.startswith("03")
+    copy = folder / path.name
+    copy.write_text(text, encoding="utf-8")
+    return copy
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run_and_show_pictures(
@@ -75,7 +84,7 @@ def test_notebooks_run_and_show_pictures(
     pytest.importorskip("ipykernel")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     render = renderer()
-    page = render.rendered(render.executed(path, tmp_path), path.stem)
+    page = render.rendered(render.executed(hurried(path, tmp_path), tmp_path), path.stem)
     assert page.pictures
     for content in page.pictures.values():
         assert content.startswith(b"\x89PNG")

@@ -292,7 +292,7 @@ def test_the_command_makes_figures_from_the_cache(
 
 @pytest.mark.slow
 def test_processes_compute_the_same_as_one(tmp_path: Path) -> None:
-    grid = replace(TINY, depths=(1, 2), scaled_budget=70)
+    grid = replace(TINY, depths=(1, 2), scaled_budget=70, gap=0.03, seconds=600)  # ends by the gap
     alone = make(["scaling"], grid, Cache(tmp_path / "one"), jobs=1)
     together = make(["scaling"], grid, Cache(tmp_path / "two"), jobs=2)
     (one,), (two,) = alone, together

@@ -10,12 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import peer_optima
-from benchmarks.peers_instances import SIZE, TIME, Case, find, problem_of, read, units
+from benchmarks import peer_networks, peer_optima, peers_networks
+from benchmarks.peers_instances import SIZE, TIME, Case, Instance, find, problem_of, read, units
 from benchmarks.peers_replay import ReplayError, replay
 from benchmarks.peers_search import TooManyStatesError, shortest
 from slackswap_opt.errors import InputError
-from slackswap_opt.plan import Copy, Schedule
+from slackswap_opt.formulation._pulp import available_solvers
+from slackswap_opt.formulation.bound import bound
+from slackswap_opt.plan import Copy, Problem, Schedule
+from slackswap_opt.planners import (
+    HEURISTICS,
+    IlpOptions,
+    ReferenceOptions,
+    ilp,
+    reference_plan,
+    windowed_search,
+)
 from slackswap_opt.simulator import simulate
 
 DATA = os.environ.get("SLACKSWAP_DATA", "")
@@ -287,3 +297,112 @@ def test_the_simulator_takes_as_long_as_all_computations(folder: Path):
         verdict = simulate(problem.step, problem.machine, planned.schedule, problem.budget_bytes)
         assert units(verdict.step_ns) == found.cost
         assert Fraction(verdict.peak_bytes, SIZE) == found.peak
+
+
+# --- Which cases ------------------------------------------------------------------------------
+
+
+def test_cases_are_chosen_by_instance_and_budget(folder: Path, capsys):
+    (folder / "other.json").write_text(json.dumps(document(name="other")), encoding="utf-8")
+    _, found = rows(folder, capsys, "--instance", "other", "--budget", "4", "--budget", "2")
+    assert [(row["instance"], row["budget"]) for row in found] == [("other", 4), ("other", 2)]
+    assert peer_optima.main([str(folder), "--instance", "nobody"]) == 2
+    assert "instances: other, three" in capsys.readouterr().err
+
+
+def test_part_of_the_cases_is_no_page(folder: Path):
+    with pytest.raises(SystemExit):
+        peer_optima.main([str(folder), "--budget", "4", "--write"])
+
+
+# --- Networks of our own ----------------------------------------------------------------------
+
+TINY = {
+    "unet": lambda: peers_networks.unet(depth=1, channels=8, side=32, images=4),
+    "densenet": lambda: peers_networks.densenet((2,), growth=8, side=16, images=4),
+    "mobilenet": lambda: peers_networks.mobilenet((1, 1, 0, 0, 0, 0, 0), images=2),
+    "resnet": lambda: peers_networks.resnet((1, 1), bottleneck=False, images=2),
+}
+
+
+def skip_of(layers: int) -> Instance:
+    """Convolutions with a rectifier each, and a skip from the first to the last."""
+    net = peers_networks.Network(4)
+    first = x = net.relu(net.conv(net.image(16), 8))
+    for _ in range(layers):
+        x = net.relu(net.conv(x, 8))
+    net.loss(net.conv(net.concat([first, x]), 4))
+    return net.step("skip")
+
+
+def under(instance: Instance, budget: Fraction) -> tuple[Case, Problem]:
+    case = Case(instance.name, "recompute", budget, None, False, None)
+    return case, problem_of(instance, case)
+
+
+@pytest.fixture
+def few_neighbourhoods(monkeypatch):
+    """The search ends by its own counts, and early."""
+    monkeypatch.setattr(windowed_search, "PATIENCE", 6)
+    monkeypatch.setattr(windowed_search, "TRIALS", 30)
+
+
+@pytest.mark.parametrize("name", peers_networks.NETWORKS)
+def test_a_network_is_a_training_step(name: str):
+    """Each forward operation that has gradients is undone once, last ones first."""
+    instance = peers_networks.NETWORKS[name]()
+    forward = [op for op in instance.ops if op.phase == "fwd"]
+    assert [op.phase for op in instance.ops] == ["fwd"] * len(forward) + ["bwd"] * (
+        len(instance.ops) - len(forward)
+    )
+    undone = [op.name for op in instance.ops if op.name.startswith("d_conv")]
+    assert undone == [f"d_{op.name}" for op in reversed(forward) if op.name.startswith("conv")]
+    case, problem = under(instance, Fraction(10**9))
+    whole = replay(instance, case, schedule(*range(len(instance.ops))))
+    assert units(problem.ideal_step_ns) == whole.cost
+    assert Fraction(problem.liveness.ideal_peak_bytes, SIZE) == whole.peak
+
+
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.usefixtures("few_neighbourhoods")
+def test_plans_of_small_networks_are_near_their_bound(name: str):
+    """They pass the peers' rule, are no worse than any heuristic, and within 5 % of the bound."""
+    instance = TINY[name]()
+    _, whole = under(instance, Fraction(10**9))
+    peak = Fraction(whole.liveness.ideal_peak_bytes, SIZE)
+    for share in (Fraction(9, 10), Fraction(3, 4)):
+        case, problem = under(instance, Fraction(int(peak * share)))
+        limit = bound(problem)
+        starts = tuple(plan(problem) for plan in HEURISTICS.values())
+        options = IlpOptions(gap=0.0, seconds=20.0, bound=limit, starts=starts)
+        result = ilp(problem, options)
+        assert result.schedule is not None
+        found = replay(instance, case, result.schedule)
+        assert found.peak <= case.budget
+        assert found.cost == units(result.step_ns)
+        assert limit.step_ns <= result.step_ns <= 1.05 * limit.step_ns
+        assert all(start.step_ns is None or result.step_ns <= start.step_ns for start in starts)
+
+
+@pytest.mark.usefixtures("few_neighbourhoods")
+@pytest.mark.parametrize("share", [Fraction(9, 10), Fraction(4, 5), Fraction(7, 10)])
+def test_the_plan_of_a_small_network_is_the_optimum_of_the_reference(share: Fraction):
+    instance = skip_of(2)
+    _, whole = under(instance, Fraction(10**9))
+    peak = Fraction(whole.liveness.ideal_peak_bytes, SIZE)
+    _, problem = under(instance, Fraction(int(peak * share)))
+    best = reference_plan(problem, ReferenceOptions(60.0, available_solvers()[-1]))
+    result = ilp(problem, IlpOptions(gap=0.0, seconds=60.0))
+    assert best.proven
+    assert result.step_ns == best.model_ns
+
+
+@pytest.mark.usefixtures("few_neighbourhoods")
+def test_the_table_of_networks_has_a_row_per_budget(monkeypatch, capsys):
+    monkeypatch.setitem(peers_networks.NETWORKS, "skip", lambda: skip_of(2))
+    assert (
+        peer_networks.main(["skip", "--budget", "90%", "--budget", "1%", "--time-limit", "5"]) == 0
+    )
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split()[:3] == ["skip", str(len(skip_of(2).ops)), "90%"]
+    assert second.split()[4:6] == ["none", "none"]

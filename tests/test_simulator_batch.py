@@ -14,7 +14,15 @@ from slackswap_opt.machine import Machine, load_machine
 from slackswap_opt.plan import Problem, Schedule, parse_budget
 from slackswap_opt.planners import HEURISTICS, greedy
 from slackswap_opt.planners.baselines import recompute_all
-from slackswap_opt.simulator import BatchVerdict, FixedOrder, Scenarios, simulate, simulate_batch
+from slackswap_opt.simulator import (
+    BatchVerdict,
+    FixedOrder,
+    Scenarios,
+    Verdict,
+    simulate,
+    simulate_batch,
+)
+from slackswap_opt.simulator.engine import Player, check_structure
 from slackswap_opt.simulator.program import regular_program
 from slackswap_opt.step import TrainingStep, working_set_bytes
 from slackswap_opt.workloads import build_step, load_workload
@@ -23,7 +31,6 @@ from tests.strategies import MB_PER_S, machines, schedules, training_steps
 
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LANES = 20
-"""Enough for them to be played together."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +71,12 @@ class Batch:
 
 
 @st.composite
-def batches(draw: st.DrawFn, max_activations: int = 6) -> Batch:
+def batches(draw: st.DrawFn, max_activations: int = 6, lanes: int = LANES) -> Batch:
     """One to three schedules of a step in lanes of different capacities, times and links."""
     step = draw(training_steps(max_activations))
     machine = draw(machines())
     distinct = [draw(schedules(step)) for _ in range(draw(st.sampled_from((1, 1, 2, 3))))]
-    programs = [distinct[lane % len(distinct)] for lane in range(LANES)]
+    programs = [distinct[lane % len(distinct)] for lane in range(lanes)]
     dice = np.random.default_rng(draw(st.integers(0, 2**32)))
     least = int(working_set_bytes(step).max())
     peaks = []
@@ -78,37 +85,37 @@ def batches(draw: st.DrawFn, max_activations: int = 6) -> Batch:
             peaks.append(play(step, machine, program, 10**9).peak_bytes)
         except ScheduleError:
             peaks.append(2 * least)
-    high = np.array([peaks[lane % len(distinct)] for lane in range(LANES)])
+    high = np.array([peaks[lane % len(distinct)] for lane in range(lanes)])
     low = np.minimum(high, least)
     capacity = low + dice.integers(0, high - low + 2)
-    capacity[0], capacity[1] = high[0], max(0, low[1] - 1)
+    capacity[0], capacity[-1] = high[0], max(0, low[-1] - 1)
     scenarios = Scenarios()
     if draw(st.booleans()):
         scenarios = Scenarios(
-            _numbers(dice, 2500, max(len(p.compute) for p in distinct)),
-            _numbers(dice, 25, max(len(p.copies_out) for p in distinct)) * 1000 // 3,
-            _numbers(dice, 25, max(len(p.copies_in) for p in distinct)) * 1000 // 3,
+            _numbers(dice, 2500, max(len(p.compute) for p in distinct), lanes),
+            _numbers(dice, 25, max(len(p.copies_out) for p in distinct), lanes) * 1000 // 3,
+            _numbers(dice, 25, max(len(p.copies_in) for p in distinct), lanes) * 1000 // 3,
         )
     if draw(st.booleans()):
-        alone = dice.integers(1, 41, (2, LANES))
-        duplex = np.maximum(1, alone * dice.integers(0, 11, (2, LANES)) // 10)
-        latency = dice.choice([0, 0, 1, 300], LANES)
+        alone = dice.integers(1, 41, (2, lanes))
+        duplex = np.maximum(1, alone * dice.integers(0, 11, (2, lanes)) // 10)
+        latency = dice.choice([0, 0, 1, 300], lanes)
         scenarios = replace(scenarios, rates=np.vstack((alone, duplex)), latency_ns=latency)
     return Batch(step, machine, programs, capacity, scenarios)
 
 
-def _numbers(dice: np.random.Generator, most: int, rows: int) -> np.ndarray:
+def _numbers(dice: np.random.Generator, most: int, rows: int, lanes: int) -> np.ndarray:
     """Some are 0, and some of the others are equal, so that there are ties."""
-    fine = dice.integers(0, most, (rows, LANES))
-    coarse = most // 5 * dice.integers(0, 5, (rows, LANES))
-    return np.where(dice.random((rows, LANES)) < 0.3, coarse, fine)
+    fine = dice.integers(0, most, (rows, lanes))
+    coarse = most // 5 * dice.integers(0, 5, (rows, lanes))
+    return np.where(dice.random((rows, lanes)) < 0.3, coarse, fine)
 
 
 def agree(batch: Batch) -> int:
     """Every lane is what the oracle says of it; returns how many lanes have no error."""
     found = batch.simulate()
     right = 0
-    for lane in range(LANES):
+    for lane in range(found.lanes):
         try:
             expected = batch.expected(lane)
         except ScheduleError:
@@ -165,6 +172,33 @@ def told(expected: Played) -> tuple[object, ...]:
 @given(batches())
 def test_every_lane_is_what_the_oracle_says(batch: Batch):
     agree(batch)
+
+
+@settings(RELAXED, max_examples=60)
+@given(batches(lanes=1))
+def test_a_batch_of_one_is_what_the_oracle_says(batch: Batch):
+    agree(batch)
+
+
+@settings(RELAXED, max_examples=30)
+@given(batches(lanes=1))
+def test_what_is_regular_is_never_played_alone(batch: Batch):
+    (schedule,) = batch.programs
+    found = batch.simulate()
+    try:
+        check_structure(batch.step, schedule)
+    except ScheduleError:
+        return
+    if regular_program(batch.step, schedule, batch.machine.host) is None or found.errors:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Player, "play", _not_to_be_called)
+        again = batch.simulate()
+    assert arrays_of(again, 0, schedule) == arrays_of(found, 0, schedule)
+
+
+def _not_to_be_called(player: Player) -> Verdict:
+    raise AssertionError("this lane was played by itself")
 
 
 @pytest.mark.slow

@@ -49,15 +49,46 @@ def test_every_figure_has_its_picture_caption_and_ticks() -> None:
 
 
 def test_outputs_on_pages_come_from_commands() -> None:
-    from benchmarks.pages import BLOCK, PAGES, refreshed
+    from benchmarks.pages import BLOCK, pages, refreshed
 
-    for name in PAGES:
-        blocks = BLOCK.findall(page(name))
-        assert blocks
+    shown = pages()
+    assert {"tutorial", "command-line", "explain", "traces"} <= set(shown)
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        text = outside_markers(path.read_text(encoding="utf-8"))
+        blocks = BLOCK.findall(text)
+        assert len(blocks) == len(re.findall(r"^```text$", text, re.MULTILINE)), path.name
+        assert bool(blocks) == (path.stem in shown)
         for block in blocks:
             commands = [line for line in block.splitlines() if line.startswith("$ ")]
             assert len(block.splitlines()) > len(commands)
     assert refreshed("no command\n", ROOT) == "no command\n"
+
+
+def outside_markers(text: str) -> str:
+    """A page without what scripts write between `<!-- name -->` and `<!-- /name -->`."""
+    return re.sub(r"^<!-- (\S+) -->\n.*?^<!-- /\1 -->$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_every_marked_part_of_a_page_has_a_script_that_writes_it() -> None:
+    scripts = "".join(path.read_text("utf-8") for path in (ROOT / "benchmarks").glob("*.py"))
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = path.read_text(encoding="utf-8")
+        begun, ended = (
+            re.findall(rf"^<!-- {end}([\w-]+) -->$", text, re.MULTILINE) for end in ("", "/")
+        )
+        assert begun == ended, path.name
+        for name in begun:
+            assert f'"{name}"' in scripts, f"nothing writes {name!r} of {path.name}"
+
+
+def test_tables_of_results_are_written_by_scripts() -> None:
+    """A table whose cells are mostly decimals has been computed, and can be computed again."""
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = outside_markers(path.read_text(encoding="utf-8"))
+        for table in re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE):
+            cells = [cell.strip(" *") for row in table.splitlines()[2:] for cell in row.split("|")]
+            decimals = [cell for cell in cells if re.fullmatch(r"[-+<=]*\s*\d+\.\d+( \S+)?", cell)]
+            assert len(decimals) < 0.4 * len(cells), f"{path.name} has a table by hand:\n{table}"
 
 
 def test_a_refreshed_page_shows_what_the_command_prints(tmp_path: Path) -> None:

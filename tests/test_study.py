@@ -110,6 +110,27 @@ def test_the_ilp_starts_from_every_heuristic_even_if_nobody_asked(unet, monkeypa
     assert cell.status(judged) in (Status.FALLBACK, Status.OPTIMAL)
 
 
+def test_heuristics_do_not_run_once_one_is_proven_to_be_the_best(unet, monkeypatch):
+    module = importlib.import_module("slackswap_opt.study.sweep")
+    ran = []
+
+    def noted(name, planner):
+        def plan(problem):
+            ran.append(name)
+            return planner(problem)
+
+        return plan
+
+    watched = {name: noted(name, planner) for name, planner in HEURISTICS.items()}
+    monkeypatch.setattr(module, "HEURISTICS", watched)
+    peak = unet.liveness.ideal_peak_bytes
+    (ample,) = compare([unet], {"ilp": PLANNERS["ilp"]}, QUICK)
+    assert (ample.step_s, ran) == (ample.ideal_step_s, ["keep-all"])
+    ran.clear()
+    compare([unet.with_budget(peak * 6 // 10)], {"ilp": PLANNERS["ilp"]}, QUICK)
+    assert set(ran) == set(HEURISTICS)
+
+
 def test_a_faster_schedule_for_a_smaller_budget_is_carried(unet):
     small, large = (p.budget_bytes for p in at(unet, 70, 90))
 

@@ -157,3 +157,33 @@ def test_the_key_of_a_chain_changes_with_all_that_results_depend_on(monkeypatch)
     assert key() == keys[0]
     monkeypatch.setattr("slackswap_opt.study.chain.package_digest", lambda: "another version")
     assert key() != keys[0]
+
+
+def test_models_without_durations_are_priced_on_each_machine(tmp_path: Path):
+    pytest.importorskip("onnx")
+    from tests.test_formats_onnx import model, n
+
+    (tmp_path / "m.onnx").write_bytes(
+        model([n("MatMul", "x w", "y")], {"x": ["batch", 2**10]}, {"w": [2**10, 2**10]})
+    )
+    (tmp_path / "grid.toml").write_text(
+        'workloads = ["m.onnx@batch=8"]\nmachines = ["a100-80gb-pcie4", "v100-pcie3"]\n'
+    )
+    chains = chains_of(read_spec(tmp_path / "grid.toml"))
+    assert [chain.point.machine for chain in chains] == ["a100-80gb-pcie4", "v100-pcie3"]
+    for chain in chains:
+        expected = read_step(tmp_path / "m.onnx", machine=chain.machine, batch=8)
+        assert chain.source.operations == expected.operations
+    assert chains[0].source.operations[0].duration_ns < chains[1].source.operations[0].duration_ns
+
+
+def test_what_a_model_leaves_open_must_be_said(tmp_path: Path):
+    pytest.importorskip("onnx")
+    from tests.test_formats_onnx import model, n
+
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model([n("Relu", "x", "y")], {"x": ["rows", 4]}))
+    with pytest.raises(InputError, match="rows"):
+        spec_of({"workloads": [str(path)]})
+    with pytest.raises(InputError, match="rows=many"):
+        spec_of({"workloads": ["m.onnx@rows=many"]}, folder=tmp_path)

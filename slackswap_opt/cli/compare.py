@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from slackswap_opt.cli.inputs import Memory
     from slackswap_opt.plan import Problem
+    from slackswap_opt.step import Parts
     from slackswap_opt.study import DeviceMemory, Row
 
 PUBLISHED = ("bert-large", "gpt2-xl", "llama-7b")
@@ -42,6 +43,9 @@ def compare(
     batch: options.Batch = None,
     sequence: options.Sequence = None,
     layers: options.Layers = None,
+    parts: options.Parts = None,
+    parts_above: options.PartsAbove = None,
+    no_swaps: options.NoSwaps = False,
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the guard
 ) -> Exit:
@@ -57,11 +61,12 @@ def compare(
     memory = inputs.memory_of(
         budget or [], device_memory or [], reserve, static_memory, default=["50%"]
     )
+    in_parts = inputs.parts_of(parts, parts_above)
 
     def run(chosen: list[str]) -> list[Solved]:
         return solve(
             targets or PUBLISHED, memory, machine, chosen, (gap, time_limit, solver),
-            (batch, sequence, layers),
+            (batch, sequence, layers), in_parts, swaps=not no_swaps,
         )  # fmt: skip
 
     missing = ""
@@ -102,6 +107,9 @@ def solve(
     planners: Sequence[str],
     settings: tuple[str, float, str],
     shape: tuple[int | None, int | None, int | None],
+    parts: Parts | None = None,
+    *,
+    swaps: bool = True,
 ) -> list[Solved]:
     """Every problem that the user means, and its rows."""
     from slackswap_opt.cli import inputs, show
@@ -114,7 +122,7 @@ def solve(
     problems: list[tuple[Problem, DeviceMemory | None]] = []
     for target in targets:
         source = inputs.source_of(target, inputs.Overrides(*shape))
-        problems += memory.problems(source, where)
+        problems += memory.problems(source, where, parts, swaps=swaps)
     with show.progress() as report:
         rows = compare_problems([problem for problem, _ in problems], chosen, how, report)
     count = len(chosen)
@@ -149,7 +157,7 @@ def print_comparison(solved: Solved, *, first: bool = True) -> None:
     title = (
         f"{some.workload} on {some.machine}: {show.memory(some.budget_bytes)} of "
         f"{show.memory(some.ideal_peak_bytes)} ({some.budget_fraction * 100:.4g} % of the "
-        f"ideal peak), ideal step {show.milliseconds(some.ideal_step_s)} ms"
+        f"ideal peak), ideal step {show.milliseconds(some.ideal_step_s)} ms{show.only(some.swaps)}"
     )
     columns = [
         show.Column("planner", left=True),

@@ -28,7 +28,7 @@ def frontier(
         ),
     ] = None,
     machine: options.MachineName = options.DEFAULT_MACHINE,
-    planner: Annotated[str, typer.Option("--planner", "-p", help="Who plans.")] = "ilp",
+    planner: options.PlannerName = "ilp",
     resolution: Annotated[
         str, typer.Option("--resolution", help="Share of the ideal peak at which it stops.")
     ] = "1%",
@@ -39,6 +39,7 @@ def frontier(
     batch: options.Batch = None,
     sequence: options.Sequence = None,
     layers: options.Layers = None,
+    no_swaps: options.NoSwaps = False,
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the guard
 ) -> Exit:
@@ -62,8 +63,9 @@ def frontier(
         raise InputError("--resolution is 0; give a share above 0, like 1%")
     where = load_machine(machine)
     step = inputs.step_of(target, where, inputs.Overrides(batch, sequence, layers))
+    whole = inputs.unlimited(step, where, swaps=not no_swaps)
     with show.progress() as report:
-        found = search(inputs.unlimited(step, where), slowdowns, name, settings, report, finest)
+        found = search(whole, slowdowns, name, settings, report, finest)
     if json:
         show.print_json(_document(found, name))
     else:
@@ -81,6 +83,7 @@ def _document(found: Frontier, planner: str) -> dict[str, object]:
         "workload": problem.step.name,
         "machine": problem.machine.name,
         "planner": planner,
+        "swaps": problem.swaps,
         "ideal_peak_bytes": problem.liveness.ideal_peak_bytes,
         "ideal_step_s": ideal / NS_PER_S,
         "least_bytes": found.least.budget_bytes,
@@ -111,7 +114,7 @@ def _print(found: Frontier, planner: str) -> None:
     ideal = problem.ideal_step_ns
     show.print_table(
         f"{problem.step.name} on {problem.machine.name}, by {planner}: the smallest memory found, "
-        f"of an ideal peak of {show.memory(peak)}",
+        f"of an ideal peak of {show.memory(peak)}{show.only(problem.swaps)}",
         [
             show.Column("slowdown"),
             show.Column(unit),

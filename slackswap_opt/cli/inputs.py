@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from slackswap_opt.cli.step_files import StepFile, step_file
 from slackswap_opt.errors import InputError
-from slackswap_opt.formats import format_of, graph_names, graph_path
+from slackswap_opt.formats import StepFile, format_of, graph_names, graph_path, step_file
 from slackswap_opt.machine import Machine
 from slackswap_opt.plan import Problem, parse_budget
 from slackswap_opt.planners import ON_REQUEST, PLANNERS, Planner
-from slackswap_opt.step import TrainingStep
+from slackswap_opt.step import Parts, TrainingStep, liveness
 from slackswap_opt.study import DeviceMemory, Settings, device_memory
-from slackswap_opt.study.quantities import parse_share
+from slackswap_opt.study.quantities import PARTS_ABOVE, parse_bytes, parse_share
 from slackswap_opt.study.static_memory import RESERVE
 from slackswap_opt.workloads import Workload, build_step, load_workload, workload_names
 
@@ -114,9 +113,9 @@ def _is_file(target: str) -> bool:
     )
 
 
-def unlimited(step: TrainingStep, machine: Machine) -> Problem:
+def unlimited(step: TrainingStep, machine: Machine, *, swaps: bool = True) -> Problem:
     """The problem with a budget of all that the step can use."""
-    problem = Problem(step, machine, 1)
+    problem = Problem(step, machine, 1, swaps)
     return problem.with_budget(max(1, problem.liveness.ideal_peak_bytes))
 
 
@@ -137,17 +136,25 @@ class Memory:
     static: str | None = None
 
     def problems(
-        self, source: Source, machine: Machine
+        self, source: Source, machine: Machine, parts: Parts | None = None, *, swaps: bool = True
     ) -> list[tuple[Problem, DeviceMemory | None]]:
         """A problem per budget, each with what it was derived from.
 
+        Args:
+            source: what the step is made of.
+            machine: where it runs.
+            parts: how it is put in parts; budgets in percent are of the step as it was before.
+            swaps: whether tensors may be copied to the host.
+
         Raises:
-            InputError: for a size that is not understood, or static memory that is not known.
+            InputError: for a size that is not understood, static memory that is not known, or a
+                step of which nothing may be in parts.
         """
         step = built(source, machine)
-        whole = unlimited(step, machine)
+        given = step if parts is None else parts.of(step, machine.device.launch_ns)
+        whole = unlimited(given, machine, swaps=swaps)
         if not self.of_device:
-            peak = whole.liveness.ideal_peak_bytes
+            peak = liveness(step).ideal_peak_bytes
             return [(whole.with_budget(parse_budget(text, peak)), None) for text in self.texts]
         divided = [self.divided(source, step, machine, text) for text in self.texts]
         return [(whole.with_budget(memory.budget_bytes), memory) for memory in divided]
@@ -196,6 +203,21 @@ def memory_one(
     """The same for commands that take one budget, 50 % by default."""
     budgets, devices = (([] if text is None else [text]) for text in (budget, device))
     return memory_of(budgets, devices, reserve, static, default=["50%"])
+
+
+def parts_of(count: int | None, above: str | None) -> Parts | None:
+    """What `--parts` and `--parts-above` say together.
+
+    Raises:
+        InputError: naming the option that is wrong, or alone.
+    """
+    if count is None:
+        if above is not None:
+            raise InputError("--parts-above needs --parts, the number of parts")
+        return None
+    if count < 2:
+        raise InputError(f"--parts is {count}; give 2 or more")
+    return Parts(count, parse_bytes(PARTS_ABOVE if above is None else above, "--parts-above"))
 
 
 def settings_of(gap: str, seconds: float, solver: str) -> Settings:

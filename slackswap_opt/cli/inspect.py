@@ -76,6 +76,7 @@ def _print(what: str, facts: Inspection) -> None:
             f"{show.memory(facts.slack_in_bytes)} after it)",
             "swapping": _worth(facts),
             "critical": _critical(facts),
+            "repeats": _repeats(facts),
             "smallest budget": f"never below {share(facts.smallest.budget_bytes)}, which "
             f"{facts.smallest.operation} needs at once",
         }
@@ -144,6 +145,21 @@ def _worth(facts: Inspection) -> str:
         f"{show.memory(value.leave_bytes)} must leave; "
         f"recomputing alone {time(value.recompute_ns)}, with {hidden:.0%} of the swappable bytes "
         f"hidden by the link it {time(value.remaining_ns)}{saved}"
+    )
+
+
+def _repeats(facts: Inspection) -> str:
+    """Layers as the operations show them; operations are counted from 1."""
+    from slackswap_opt.cli import show
+
+    if not facts.repeats:
+        return "no block of operations is repeated"
+    return ", ".join(
+        f"{r.count} layers of {show.count(r.length, 'operation')} ({r.phase} {r.start + 1} to "
+        f"{r.start + r.length * r.count}"
+        + (f", durations within {r.tolerance:.0%}" if r.tolerance else "")
+        + ")"
+        for r in facts.repeats
     )
 
 

@@ -40,7 +40,7 @@ def machines(
     device_memory: options.DeviceMemory = None,
     reserve: options.Reserve = None,
     static_memory: options.StaticMemory = None,
-    planner: Annotated[str, typer.Option("--planner", "-p", help="Who plans.")] = "ilp",
+    planner: options.PlannerName = "ilp",
     gap: options.Gap = "0.1%",
     time_limit: options.TimeLimit = 60.0,
     solver: options.Solver = "cbc",

@@ -39,7 +39,7 @@ def max_batch(
     reserve: options.Reserve = None,
     static_memory: options.StaticMemory = None,
     machine: options.MachineName = options.DEFAULT_MACHINE,
-    planner: Annotated[str, typer.Option("--planner", "-p", help="Who plans.")] = "ilp",
+    planner: options.PlannerName = "ilp",
     gap: options.Gap = "0.1%",
     time_limit: options.TimeLimit = 60.0,
     solver: options.Solver = "cbc",
@@ -60,7 +60,7 @@ def max_batch(
     from slackswap_opt.cli.plan import refuse_early
     from slackswap_opt.errors import InputError
     from slackswap_opt.machine import load_machine
-    from slackswap_opt.plan.files import write_plan
+    from slackswap_opt.plan.files import dumps, write_plan
     from slackswap_opt.study import max_batch as search
     from slackswap_opt.study import plan_file
     from slackswap_opt.workloads import Workload
@@ -72,7 +72,8 @@ def max_batch(
     name = inputs.planner_of(planner)
     memory = inputs.memory_of([], [device_memory or "100%"], reserve, static_memory, default=[])
     where = load_machine(machine)
-    if output is not None:
+    to_stdout = output is not None and str(output) == "-"
+    if output is not None and not to_stdout:
         refuse_early(output, force=force)
     source = inputs.source_of(target, inputs.Overrides(sequence=sequence, layers=layers))
     if not isinstance(source, Workload):
@@ -85,15 +86,21 @@ def max_batch(
             lambda step, changed: memory.divided(changed, step, where, memory.texts[0]),
             share, name, settings, report,
         )  # fmt: skip
+    plan = None
     if output is not None and found.cell is not None:
-        file = plan_file(found.cell, name, f"slackswap-opt {__version__}")
-        write_plan(file, output, force=force)
-    if json:
-        show.print_json(_document(found, source))
+        plan = plan_file(found.cell, name, f"slackswap-opt {__version__}")
+    if to_stdout:
+        if plan is not None:
+            show.print_text(dumps(plan))
     else:
-        _print(found, source)
-        if output is not None and found.cell is not None:
-            show.print_lines(f"plan written to {output}")
+        if output is not None and plan is not None:
+            write_plan(plan, output, force=force)
+        if json:
+            show.print_json(_document(found, source))
+        else:
+            _print(found, source)
+            if plan is not None:
+                show.print_lines(f"plan written to {output}")
     if found.batch is not None:
         return Exit.DONE
     if found.first_impossible == 1:

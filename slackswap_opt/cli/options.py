@@ -34,11 +34,39 @@ Sequence = Annotated[
     int | None, typer.Option("--sequence", help="Tokens per sequence, for workloads.")
 ]
 Layers = Annotated[int | None, typer.Option("--layers", help="Number of layers, for workloads.")]
+Parts = Annotated[
+    int | None,
+    typer.Option(
+        "--parts",
+        metavar="N",
+        help="Hold large tensors in N parts along the batch, which leave and return separately.",
+        show_default=False,
+    ),
+]
+PartsAbove = Annotated[
+    str | None,
+    typer.Option(
+        "--parts-above",
+        metavar="SIZE",
+        help="Tensors from this size on are in parts. (default: 256MiB)",
+        show_default=False,
+    ),
+]
+NoSwaps = Annotated[
+    bool,
+    typer.Option("--no-swaps", help="Only recompute: nothing may be copied to the host."),
+]
 Gap = Annotated[str, typer.Option("--gap", help="Certified gap at which the ILP stops.")]
 TimeLimit = Annotated[
     float, typer.Option("--time-limit", metavar="SECONDS", help="For the ILP, per problem.")
 ]
 Solver = Annotated[str, typer.Option("--solver", metavar="cbc|highs", help="LP and ILP solver.")]
+Nodes = Annotated[
+    int, typer.Option("--nodes", min=0, help="Relaxations to solve while branching for a proof.")
+]
+ProofLimit = Annotated[
+    float, typer.Option("--time-limit", metavar="SECONDS", help="For branching.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print tracebacks of errors.")]
@@ -96,6 +124,7 @@ StaticMemory = Annotated[
         show_default=False,
     ),
 ]
+PlannerName = Annotated[str, typer.Option("--planner", "-p", help="Who plans.")]
 Planners = Annotated[
     list[str] | None,
     typer.Option(

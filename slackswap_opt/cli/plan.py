@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from slackswap_opt.cli import options, scenarios
 from slackswap_opt.cli.guard import Exit, complain
@@ -23,13 +21,16 @@ def plan(
     reserve: options.Reserve = None,
     static_memory: options.StaticMemory = None,
     machine: options.MachineName = options.DEFAULT_MACHINE,
-    planner: Annotated[str, typer.Option("--planner", "-p", help="Who plans.")] = "ilp",
+    planner: options.PlannerName = "ilp",
     gap: options.Gap = "0.1%",
     time_limit: options.TimeLimit = 60.0,
     solver: options.Solver = "cbc",
     batch: options.Batch = None,
     sequence: options.Sequence = None,
     layers: options.Layers = None,
+    parts: options.Parts = None,
+    parts_above: options.PartsAbove = None,
+    no_swaps: options.NoSwaps = False,
     allocator: options.Allocator = None,
     confidence: scenarios.Confidence = None,
     jitter: scenarios.Jitter = None,
@@ -63,12 +64,13 @@ def plan(
     memory = inputs.memory_one(budget, device_memory, reserve, static_memory)
     name = inputs.planner_of(planner)
     chosen = inputs.planners_of([planner])
+    in_parts = inputs.parts_of(parts, parts_above)
     where = load_machine(machine)
     to_stdout = output is not None and str(output) == "-"
     if output is not None and not to_stdout:
         refuse_early(output, force=force)
     source = inputs.source_of(target, inputs.Overrides(batch, sequence, layers))
-    ((problem, divided),) = memory.problems(source, where)
+    ((problem, divided),) = memory.problems(source, where, in_parts, swaps=not no_swaps)
     step = problem.step
     with show.progress() as report:
         fitted = margin = None
@@ -194,8 +196,9 @@ def _print_summary(row: Row, sums: Account, cell: Cell, divided: DeviceMemory | 
     show.print_facts(
         {
             "plan": f"{row.workload} on {row.machine}, by {row.planner} ({row.status})",
-            "budget": f"{show.memory(row.budget_bytes)}, {row.budget_fraction * 100:.4g} % of the "
-            f"ideal peak of {show.memory(row.ideal_peak_bytes)}",
+            "budget": f"{show.memory(row.budget_bytes)}, "
+            f"{round(row.budget_fraction * 100, 2):.9g} % of the ideal peak of "
+            f"{show.memory(row.ideal_peak_bytes)}{show.only(row.swaps)}",
             "throughput": f"{show.percent_down(row.throughput_retained)} retained: "
             f"{show.milliseconds(step_s)} ms a step, {show.milliseconds(ideal)} ms ideal",
             "overhead": f"{show.milliseconds(step_s - ideal)} ms: "

@@ -68,6 +68,11 @@ class Column:
     left: bool = False
 
 
+def only(swaps: bool) -> str:
+    """What a title adds for problems in which nothing may be swapped."""
+    return "" if swaps else ", recompute only"
+
+
 def print_table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """A table, without its least important columns if it is too wide; the first row in bold."""
     to = console()

@@ -64,6 +64,9 @@ def sweep(
     batch: options.Batch = None,
     sequence: options.Sequence = None,
     layers: options.Layers = None,
+    parts: options.Parts = None,
+    parts_above: options.PartsAbove = None,
+    no_swaps: options.NoSwaps = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -106,7 +109,8 @@ def sweep(
         "static_memory": static_memory, "machines": machine and [machine],
         "planners": planners, "gap": gap, "time_limit": time_limit, "solver": solver,
         "batch": batch and [batch], "sequence": sequence and [sequence],
-        "layers": layers and [layers],
+        "layers": layers and [layers], "parts": parts, "parts_above": parts_above,
+        "swaps": False if no_swaps else None,
     }  # fmt: skip
     fields = {name: value for name, value in given.items() if value is not None}
     grid = is_spec(target)
@@ -117,13 +121,14 @@ def sweep(
         )  # fmt: skip
     from slackswap_opt.cli import inputs
 
+    in_parts = inputs.parts_of(parts, parts_above)
     memory = inputs.memory_of(
         budget or [], device_memory or [], reserve, static_memory, default=DEFAULT_BUDGETS
     )
     solved = solve(
         [target], memory, machine or options.DEFAULT_MACHINE, planners or [],
         (gap or "0.1%", 60.0 if time_limit is None else time_limit, solver or "cbc"),
-        (batch, sequence, layers),
+        (batch, sequence, layers), in_parts, swaps=not no_swaps,
     )  # fmt: skip
     if json:
         show.print_json(document(solved))
@@ -155,7 +160,7 @@ def _print(solved: Sequence[Solved]) -> None:
         )
     show.print_table(
         f"{some.workload} on {some.machine}: throughput retained; the ideal peak is "
-        f"{show.memory(some.ideal_peak_bytes)}",
+        f"{show.memory(some.ideal_peak_bytes)}{show.only(some.swaps)}",
         [
             show.Column("budget"),
             show.Column(unit, 2),
@@ -186,6 +191,7 @@ def _specification(target: str, fields: dict[str, Any], *, grid: bool) -> SweepS
         return read_spec(target)
     if "planners" in fields:
         fields = {**fields, "planners": list(inputs.planners_of(fields["planners"]))}
+    inputs.parts_of(fields.get("parts"), fields.get("parts_above"))
     inputs.memory_of(
         fields.get("budgets", []),
         fields.get("device_memory", []),
@@ -289,7 +295,7 @@ def _print_grid(result: SweepResult, output: Path | None) -> None:
         n for n in range(len(heads)) if n in (0, 7) or len({place[n] for place in by_place}) > 1
     ]
     show.print_table(
-        "Throughput retained",
+        f"Throughput retained{show.only(result.rows[0].swaps)}",
         [
             *(show.Column(heads[n], left=n < 2) for n in varying),
             *(show.Column(p, 0 if p in ("ilp", "greedy") else 1) for p in planners),

@@ -99,7 +99,10 @@ def _panel(ax: Axes, rows: Sequence[Memory], kept: Sequence[Memory]) -> None:
     said = f"{end:.0f} ms" if some.fits else f"{end:.0f} ms, does not fit"
     ax.set_title(f"{some.planner}: {said}", fontsize="medium", pad=2)
     if some.planner == KEPT_ALL:
-        ax.text(1, budget * 1.03, "budget", color=style.VERMILION, fontsize="small", va="bottom")
+        ax.text(
+            99, budget * 1.03, "budget", color=style.VERMILION, fontsize="small", ha="right",
+            va="bottom",
+        )  # fmt: skip
     ax.set_xlim(0, 100)
     ax.set_ylim(0, _top(some))
     style.plain(ax)

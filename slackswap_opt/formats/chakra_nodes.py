@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import networkx as nx
 
@@ -22,6 +22,9 @@ from slackswap_opt.step.graph import MAX_BYTES, MAX_NS
 FAULTS_SHOWN = 50
 _SHOWN_CYCLE = 20
 _DEEPEST_LIST = 4
+_TYPES = {"inputs": "input_types", "outputs": "output_types"}
+"""Where the types of values are in old traces."""
+_FIVE_NUMBERS = [int] * 5
 _NS_PER_US = 1000
 _LABEL = "[pytorch|"
 """Begins the names of nodes for processes and threads; the first is its own parent."""
@@ -31,8 +34,7 @@ _DURATIONS = ("exclusive_dur", "dur", "duration_micros", "durationMicros", "dura
 """Where the spellings have a node's time, in microseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(NamedTuple):
     """A tensor that a node touches.
 
     Attributes:
@@ -112,6 +114,7 @@ class _Nodes:
         self.listed = listed
         self.faults: list[str] = []
         self.nodes: dict[int, TraceNode] = {}
+        self.entries: dict[int, dict[str, Any]] = {}
 
     def checked(self) -> list[TraceNode]:
         for position, entry in enumerate(self.listed):
@@ -162,19 +165,21 @@ class _Nodes:
             or (stream is not None and cpu is not True and "cat" in entry)
         )
         start = entry.get("ts")
+        parents = self._ids(where, entry, ("ctrl_deps", "ctrlDeps", "parent"), number, name)
         self.nodes[number] = TraceNode(
             number,
             name,
-            self._ids(where, entry, ("ctrl_deps", "ctrlDeps", "parent"), own=number, name=name),
-            self._ids(where, entry, ("data_deps", "dataDeps"), own=None, name=name),
+            parents,
+            self._ids(where, entry, ("data_deps", "dataDeps"), None, name),
             self._duration(where, entry),
             on_device,
             str(stream),
             float(start) if _is_number(start) else None,
-            list(self._refs(where, entry, "inputs")),
-            list(self._refs(where, entry, "outputs")),
+            self._refs(where, entry, "inputs", parents),
+            self._refs(where, entry, "outputs", parents),
             attributes,
         )
+        self.entries[number] = entry
 
     def _ids(
         self,
@@ -184,7 +189,7 @@ class _Nodes:
         own: int | None,
         name: str,
     ) -> tuple[int, ...]:
-        key = next((key for key in keys if key in entry), "")
+        key = next(filter(entry.__contains__, keys), "")
         given = entry.get(key)
         if given is None:
             return ()
@@ -197,10 +202,12 @@ class _Nodes:
         return tuple(n for n in ids if n is not None and not (root and n in (own, 0)))
 
     def _duration(self, where: _Where, entry: dict[str, Any]) -> int | None:
-        key = next((key for key in _DURATIONS if entry.get(key) is not None), None)
-        if key is None:
+        for key in _DURATIONS:
+            value: Any = entry.get(key)
+            if value is not None:
+                break
+        else:
             return None
-        value: Any = entry[key]
         if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value):
             value = int(value)  # protobuf writes 64-bit integers as text
         if not _is_number(value) or not 0 <= value <= MAX_NS / _NS_PER_US:
@@ -209,30 +216,41 @@ class _Nodes:
                 f"{MAX_NS // _NS_PER_US}"
             )
             return None
-        return round(Fraction(value) * _NS_PER_US)
+        exact = value if isinstance(value, int) else Fraction(value)
+        return round(exact * _NS_PER_US)
 
-    def _refs(self, where: _Where, entry: dict[str, Any], key: str) -> Iterator[Ref]:
+    def _refs(
+        self, where: _Where, entry: dict[str, Any], key: str, parents: tuple[int, ...]
+    ) -> list[Ref]:
         given = entry.get(key)
+        of_types = _TYPES[key]
+        owner = self.entries.get(parents[0]) if parents else None
+        if owner and owner.get(key) == given and owner.get(of_types) == entry.get(of_types):
+            here = self.nodes[parents[0]]  # a kernel has those of its operator, as a rule
+            return here.reads if key == "inputs" else here.writes
         if isinstance(given, dict):
             values, types = given.get("values"), given.get("types")
         else:  # before version 1.0.2
-            values, types = given, entry.get(f"{key.removesuffix('s')}_types")
-        if not isinstance(values, list) or not isinstance(types, list):
-            return
-        for value, kind in zip(values, types, strict=False):
-            if isinstance(kind, str) and _TENSOR in kind:
-                yield from self._tensors(where, key, value)
+            values, types = given, entry.get(of_types)
+        found: list[Ref] = []
+        if isinstance(values, list) and isinstance(types, list):
+            for value, kind in zip(values, types, strict=False):
+                if isinstance(kind, str) and _TENSOR in kind:
+                    self._add_tensors(where, key, value, found)
+        return found
 
-    def _tensors(self, where: _Where, key: str, value: Any, depth: int = 0) -> Iterator[Ref]:
-        """A tensor, or each tensor of a list."""
+    def _add_tensors(
+        self, where: _Where, key: str, value: Any, found: list[Ref], depth: int = 0
+    ) -> None:
+        """Add a tensor, or each tensor of a list."""
         if not isinstance(value, list) or not value or depth > _DEEPEST_LIST:
             return
         if isinstance(value[0], list):
             for inner in value:
-                yield from self._tensors(where, key, inner, depth + 1)
+                self._add_tensors(where, key, inner, found, depth + 1)
             return
         numbers = value[:5]
-        whole = len(numbers) == 5 and set(map(type, numbers)) == {int}
+        whole = list(map(type, numbers)) == _FIVE_NUMBERS
         if not whole or min(numbers) < 0 or max(numbers) > 2**63:
             self.faults.append(
                 f"{where}: {key} has the tensor {str(value)[:60]}, expected [tensor, storage, "
@@ -244,15 +262,15 @@ class _Nodes:
         if extent > MAX_BYTES:
             self.faults.append(f"{where}: {key} has a tensor of {extent} bytes; too large")
             return
-        device = value[5] if len(value) > 5 and isinstance(value[5], str) else ""
         if extent and elements:
-            yield Ref(storage, extent, device)
+            device = value[5] if len(value) > 5 and isinstance(value[5], str) else ""
+            found.append(Ref(storage, extent, device))
 
     def _dangling(self) -> Iterator[str]:
         for node in self.nodes.values():
             for kind, ids in (("control", node.parents), ("data", node.data)):
-                unknown = sorted({number for number in ids if number not in self.nodes})
-                if unknown:
+                if not self.nodes.keys() >= {*ids}:
+                    unknown = sorted({number for number in ids if number not in self.nodes})
                     named = ", ".join(map(str, unknown[:10]))
                     yield (
                         f"node {node.number} ({shown(node.name)}): its {kind} dependencies name "
@@ -277,7 +295,10 @@ class _Nodes:
 
 
 def _first(entry: dict[str, Any], *keys: str, default: Any = None) -> Any:
-    return next((entry[key] for key in keys if key in entry), default)
+    for key in keys:
+        if key in entry:
+            return entry[key]
+    return default
 
 
 def _whole(value: Any) -> int | None:
@@ -299,6 +320,6 @@ def _attributes(entry: dict[str, Any]) -> dict[str, Any]:
     listed = _first(entry, "attrs", "attr")
     for attribute in listed if isinstance(listed, list) else ():
         if isinstance(attribute, dict) and isinstance(attribute.get("name"), str):
-            values = [value for key, value in attribute.items() if key not in ("name", "type")]
-            found[attribute["name"]] = values[0] if values else None
+            values = (value for key, value in attribute.items() if key not in ("name", "type"))
+            found[attribute["name"]] = next(values, None)
     return found

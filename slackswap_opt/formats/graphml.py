@@ -36,7 +36,11 @@ _ROOT = re.compile(
     re.DOTALL,
 )
 _DOCTYPE = re.compile(rb"<!DOCTYPE\s+(\w+:)?graphml\b")
+_NAMESPACE = "http://graphml.graphdrawing.org/xmlns"
+_LOCAL = {f"{_NAMESPACE} {tag}": tag for tag in ("data", "node", "edge")}
+"""The elements that most of a file consists of."""
 _MAX_DEPTH = 40
+_NUMBERS = frozenset(NUMBERS)
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -121,35 +125,35 @@ class _Document:
     # Events
 
     def _begin(self, qualified: str, given: dict[str, str]) -> None:
-        tag = qualified.rpartition(" ")[2]
-        line = self.parser.CurrentLineNumber
+        tag = _LOCAL.get(qualified) or qualified.rpartition(" ")[2]
         if len(self.open) >= _MAX_DEPTH:
-            raise InputError(f"line {line}: elements are nested too deeply")
+            raise InputError(f"{self._line()}elements are nested too deeply")
         self.open.append(tag)
-        if tag in ("node", "edge") and "data" not in self.open:
+        if tag == "data":
+            self.key = given.get("key", self.key)
+            self.text = []
+        elif tag in ("node", "edge") and "data" not in self.open:
             if self.start[0]:
                 raise InputError(
-                    f"line {line}: <{tag}> inside of <node> or <edge>; groups and nested graphs "
+                    f"{self._line()}<{tag}> inside of <node> or <edge>; groups and nested graphs "
                     "are not read, ungroup them"
                 )
-            self.start, self.attributes, self.label = (line, given), {}, None
+            self.start = (self.parser.CurrentLineNumber, given)
+            self.attributes, self.label = {}, None
         elif tag == "graph" and "data" not in self.open:
             if self.open.count("graph") > 1:
                 raise InputError(
-                    f"line {line}: a second <graph>; groups and nested graphs are not read, "
+                    f"{self._line()}a second <graph>; groups and nested graphs are not read, "
                     "ungroup them or give one graph"
                 )
             self.directed = given.get("edgedefault", "directed") != "undirected"
         elif tag == "hyperedge":
-            self.faults.append(f"line {line}: <hyperedge> is not read; use edges")
+            self.faults.append(f"{self._line()}<hyperedge> is not read; use edges")
         elif tag == "key":
-            key, what = given.get("id", ""), given.get("for", "all")
+            key, what = given.get("id", ""), given.get("for") or "all"
             self.keys[key] = (given.get("attr.name", ""), what)
             self.key = key
-        elif tag in ("data", "default"):
-            self.key = given.get("key", self.key)
-            self.text = []
-        elif tag == "NodeLabel" and self.start[0] and self.label is None:
+        elif tag == "default" or (tag == "NodeLabel" and self.start[0] and self.label is None):
             self.text = []
 
     def _characters(self, text: str) -> None:
@@ -157,13 +161,14 @@ class _Document:
             self.text.append(text)
 
     def _end(self, qualified: str) -> None:
-        tag = qualified.rpartition(" ")[2]
+        tag = _LOCAL.get(qualified) or qualified.rpartition(" ")[2]
         self.open.pop()
-        if tag == "NodeLabel" and self.text is not None:
-            self.label = "".join(self.text).strip()
+        if tag == "data" and self.text is not None:
+            owner = self.attributes if self.start[0] else self.graph
+            self._add_value(owner, self.text[0] if len(self.text) == 1 else "".join(self.text))
             self.text = None
-        elif tag == "data" and self.text is not None:
-            self._add_value(self._owner(), "".join(self.text))
+        elif tag == "NodeLabel" and self.text is not None:
+            self.label = "".join(self.text).strip()
             self.text = None
         elif tag == "default" and self.text is not None:
             name, what = self.keys.get(self.key, ("", ""))
@@ -174,27 +179,26 @@ class _Document:
         elif tag in ("node", "edge") and self.start[0] and "data" not in self.open:
             self._finish(tag)
 
-    def _owner(self) -> dict[str, Any]:
-        return self.attributes if self.start[0] else self.graph
+    def _line(self) -> str:
+        return f"line {self.parser.CurrentLineNumber}: "
 
     def _add_value(self, owner: dict[str, Any], text: str) -> None:
-        name, _ = self.keys.get(self.key, ("", ""))
-        if self.key not in self.keys:
+        name, what = self.keys.get(self.key, ("", ""))
+        if not what:
             self.faults.append(
-                f"line {self.parser.CurrentLineNumber}: <data> names the key {shown(self.key)}, "
-                "which no <key> defines; add it"
+                f"{self._line()}<data> names the key {shown(self.key)}, which no <key> defines; "
+                "add it"
             )
         elif name and name in owner:
-            self.faults.append(
-                f"line {self.parser.CurrentLineNumber}: {name} is given twice; keep one"
-            )
+            self.faults.append(f"{self._line()}{name} is given twice; keep one")
         elif name:
             owner[name] = _value(name, text)
 
     def _finish(self, tag: str) -> None:
         line, given = self.start
         self.start = (0, {})
-        attributes = {**self.defaults[tag], **self.attributes}
+        defaults = self.defaults[tag]
+        attributes = {**defaults, **self.attributes} if defaults else self.attributes
         if tag == "node":
             key = given.get("id")
             if not key:
@@ -204,28 +208,34 @@ class _Document:
                 attributes["name"] = self.label
             self.nodes.append(Node(key, attributes, f"line {line}: "))
             return
-        ends = [given.get(end) for end in ("source", "target")]
-        source, target = ends
+        source, target = given.get("source"), given.get("target")
         if not source or not target:
             self.faults.append(f"line {line}: an edge without source or target; add it")
             return
         edge = Edge(source, target, attributes, f"line {line}: edge")
+        if not self.directed or "directed" in given:
+            self._refuse_undirected(edge, given)
+        self.edges.append(edge)
+
+    def _refuse_undirected(self, edge: Edge, given: dict[str, str]) -> None:
         if given.get("directed", "true" if self.directed else "false") != "true":
             self.faults.append(f"{edge.where} is not directed, so it does not say who reads what")
-        self.edges.append(edge)
 
 
 def _value(name: str, text: str) -> Any:
     """Text as what the attribute of this name is expected to be; as it is where it is not."""
-    plain = text.strip()
-    if name in ("role", "phase"):
-        return plain
-    if name in NUMBERS:
+    if name in _NUMBERS:
+        if text.isdecimal() and len(text) <= 30 and text.isascii():
+            return int(text)
+        plain = text.strip()
         if _WHOLE.fullmatch(plain):
             return int(plain)
         if len(plain) < 100 and _DECIMAL.fullmatch(plain):
             return float(plain)
         return text
+    plain = text.strip()
+    if name in ("role", "phase"):
+        return plain
     if name in FLAGS and plain.lower() in ("true", "false"):
         return plain.lower() == "true"
     if name in LISTS and plain.startswith("["):
@@ -265,7 +275,7 @@ def dumps(step: TrainingStep) -> str:
     return "\n".join(
         [
             '<?xml version="1.0" encoding="UTF-8"?>',
-            '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">',
+            f'<graphml xmlns="{_NAMESPACE}">',
             *declared,
             '<graph edgedefault="directed">',
             *body,

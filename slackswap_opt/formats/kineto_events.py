@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from statistics import median_low
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from slackswap_opt.errors import InputError
 from slackswap_opt.formats.kineto_rules import function_name
@@ -42,12 +42,12 @@ FLOATS = frozenset(
      "c10::complex<double>", "c10::float8_e4m3fn", "c10::float8_e5m2"}
 )  # fmt: skip
 
+_ONLY_INTEGERS = frozenset({int})
 _STEP = re.compile(r"ProfilerStep\s*#?\s*([0-9]{1,15})")
 _HOST_COPY = re.compile(r"HtoD|DtoH|HtoH|Host", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """A tensor argument: its dimensions and element type."""
 
     dims: tuple[int, ...]
@@ -339,11 +339,10 @@ class _Trace:
             if types is None and shape:
                 dtype = "float"
             if isinstance(shape, list) and shape and all(isinstance(d, list) for d in shape):
-                listed = [("float", inner) for inner in shape]  # a list of tensors has no type
+                for inner in shape:  # a list of tensors has no type
+                    self._add_shape(position, key, "float", inner, found)
             else:
-                listed = [(dtype, shape)]
-            for kind, sizes in listed:
-                self._add_shape(position, key, kind, sizes, found)
+                self._add_shape(position, key, dtype, shape, found)
         return tuple(found)
 
     def _add_shape(
@@ -351,13 +350,13 @@ class _Trace:
     ) -> None:
         if dtype not in ELEMENT_BYTES:
             return
-        if not isinstance(sizes, list) or not all(type(size) is int for size in sizes):
+        if not isinstance(sizes, list) or not _ONLY_INTEGERS.issuperset(map(type, sizes)):
             self._fault(
                 f"traceEvents[{position}]: {key} holds {shown(sizes)}, "
                 "expected a list of whole numbers"
             )
             return
-        if any(size < 0 for size in sizes) or math.prod(sizes[:32]) > MAX_ELEMENTS:
+        if min(sizes, default=0) < 0 or math.prod(sizes[:32]) > MAX_ELEMENTS:
             self._fault(
                 f"traceEvents[{position}]: {key} holds a tensor of {str(sizes)[:60]}, expected "
                 f"sizes of 0 or more and at most {MAX_ELEMENTS} elements"
@@ -445,7 +444,7 @@ def _correlation(event: dict[str, Any]) -> int | str | None:
 
 
 def _is_time(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_US
+    return type(value) in (int, float) and 0 <= value <= MAX_US
 
 
 def _nest(
@@ -460,7 +459,7 @@ def _nest(
         (call.start_us, 0, -call.end_us, number, call) for number, call in enumerate(calls)
     ]
     entries += [(time, 1, 0.0, number, point) for number, (time, point) in enumerate(points)]
-    entries.sort(key=lambda entry: entry[:4])
+    entries.sort()  # their first four parts are never the same
     roots: list[Call] = []
     order: list[Call] = []
     stack: list[Call] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
+from functools import lru_cache
 
 from slackswap_opt.formats.autodiff import Backward, Node, Variable
 from slackswap_opt.formats.kineto_events import Call, Shape, within
@@ -265,6 +266,7 @@ class Flow:
         return next((n for n in reversed(named) if not (unread and n.reads)), None)
 
 
+@lru_cache(maxsize=4096)
 def _positions(
     table: tuple[tuple[re.Pattern[str], tuple[int, ...]], ...], call: str
 ) -> tuple[int, ...]:

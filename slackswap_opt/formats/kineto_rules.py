@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,8 @@ _RULES = {
 }
 _COMPILED = tuple((re.compile(pattern), rule) for pattern, rule in _RULES.items())
 
+_remembered = lru_cache(maxsize=4096)
+"""For what depends on a name alone: traces repeat a few names very often."""
 _ENGINE = "autograd::engine::evaluate_function: "
 _BACKWARD = re.compile(r"(?:\w+::)*(?P<name>\w+?)_?Backward(?:[A-Z]\w*)?[0-9]*")
 _DEVICE_PREFIX = re.compile(r"^(?:cudnn|miopen|native|mkldnn|fused)")
@@ -81,6 +84,7 @@ _COLLECTIVE = re.compile(
 _RANDOM = re.compile(r"dropout|bernoulli|rand|normal_|uniform_|multinomial", re.IGNORECASE)
 
 
+@_remembered
 def function_name(call: str) -> str | None:
     """The autograd function that a call runs, such as `CudnnConvolution`; None for other calls."""
     if call.endswith("AccumulateGrad"):
@@ -94,6 +98,7 @@ def of_engine(call: str) -> bool:
     return call.startswith(_ENGINE)
 
 
+@_remembered
 def saved_rule(function: str) -> SavedRule:
     """The rule for an autograd function; a cautious one for functions unknown."""
     word = function.lower().replace("_", "")
@@ -104,16 +109,19 @@ def saved_rule(function: str) -> SavedRule:
     return UNKNOWN
 
 
+@_remembered
 def is_view(call: str) -> bool:
     """Whether a call without kernels gives another name to its input."""
     return _VIEW.fullmatch(call) is not None
 
 
+@_remembered
 def is_collective(call: str) -> bool:
     """Whether a call communicates with other devices."""
     return _COLLECTIVE.search(call) is not None
 
 
+@_remembered
 def is_random(call: str) -> bool:
     """Whether a call draws random numbers."""
     return _RANDOM.search(call) is not None

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from slackswap_opt.errors import InputError
-from slackswap_opt.formats import files, strict_json
+from slackswap_opt.formats import files, json_places, strict_json
 from slackswap_opt.formats.native_schema import (
     SCHEMA,
     Fault,
@@ -39,6 +39,7 @@ NAME = f'native JSON, with "schema": "{SCHEMA}"'
 _VERSIONED = re.compile(r"(.+)@([0-9]{1,15})", re.DOTALL)
 _SCHEMA_KEY = re.compile(rb'"schema"\s*:\s*"slackswap\.')
 _MOST_SUGGESTIONS = 20
+_ADD_TENSOR = '; add it there, with "static": true if it is a parameter or the batch'
 _ENOUGH = 1000
 """Faults of one kind after which no more are looked for."""
 
@@ -65,9 +66,22 @@ def loads(text: str) -> TrainingStep:
     """
     document, faults = strict_json.parse(text)
     step, found = step_of(document)
-    faults.extend(sentence for _, sentence in found)
+    lines = json_places.lines_of(text, [path for path, _ in found]) if found else []
+    faults.extend(f"line {n}: {sentence}" for n, (_, sentence) in zip(lines, found, strict=True))
     if faults or step is None:
         raise InputError(*faults)
+    return step
+
+
+def from_document(document: object) -> TrainingStep:
+    """The step that a parsed document describes, where its text is part of another file.
+
+    Raises:
+        InputError: as `loads`, without lines.
+    """
+    step, found = step_of(document)
+    if found or step is None:
+        raise InputError(*(sentence for _, sentence in found))
     return step
 
 
@@ -147,17 +161,25 @@ def _name_faults(document: dict[str, Any]) -> Iterator[Fault]:
     operations = Counter(
         op["name"] for op in _objects(document, "operations") if isinstance(op.get("name"), str)
     )
-    yield from _repeated("operation", "operations", operations)
-    yield from _repeated("tensor or alias", "tensors", Counter(_tensor_names(document)))
+    yield from _repeated("operation", document, "operations", operations)
+    names = Counter(_tensor_names(document))
+    yield from _repeated("tensor or alias", document, "tensors", names)
 
 
-def _repeated(what: str, group: str, names: Counter[str]) -> Iterator[Fault]:
+def _repeated(
+    what: str, document: dict[str, Any], group: str, names: Counter[str]
+) -> Iterator[Fault]:
     if len(names) == names.total():
         return
+    last = {
+        entry["name"]: index
+        for index, entry in enumerate(_list(document, group))
+        if isinstance(entry, dict) and isinstance(entry.get("name"), str)
+    }
     for name, count in names.items():
         if count > 1:
             yield (
-                (group,),
+                (group, last.get(name, name)),
                 f"{what} {shown(name)} is defined {count} times; names must be unique",
             )
 
@@ -183,7 +205,7 @@ def _reference_faults(document: dict[str, Any]) -> Iterator[Fault]:
     for index, op in enumerate(_list(document, "operations")):
         for field in ("reads", "writes"):
             references = _list(op, field) if isinstance(op, dict) else []
-            for reference in references:
+            for position, reference in enumerate(references):
                 tensor = reference.get("tensor") if isinstance(reference, dict) else reference
                 if not isinstance(tensor, str) or not tensor:
                     continue
@@ -192,11 +214,10 @@ def _reference_faults(document: dict[str, Any]) -> Iterator[Fault]:
                 match = _VERSIONED.fullmatch(tensor)
                 hint = did_you_mean(match[1] if match else tensor, names) if suggestions else ""
                 suggestions = max(0, suggestions - 1)
-                path = ("operations", index, field)
+                where = place(document, ("operations", index, field))
                 yield (
-                    path,
-                    f"{place(document, path)}: {shown(tensor)} is not in tensors"
-                    f"{hint or '; add it there'}",
+                    ("operations", index, field, position),
+                    f"{where}: {shown(tensor)} is not in tensors{hint or _ADD_TENSOR}",
                 )
 
 
@@ -246,7 +267,9 @@ def _tensors(fields: StepFields) -> list[Tensor]:
 def _tensor(name: str, entry: TensorFields | NamedTensor) -> Tensor:
     given = "transfer_bytes" in entry.model_fields_set
     transfer_bytes = entry.transfer_bytes if given else entry.size_bytes
-    return Tensor(name, entry.size_bytes, transfer_bytes, entry.static, tuple(entry.aliases))
+    return Tensor(
+        name, entry.size_bytes, transfer_bytes, entry.static, tuple(entry.aliases), entry.samples
+    )
 
 
 def _operation(entry: OperationFields, known: set[str], made: dict[str, Value]) -> Operation:
@@ -269,6 +292,7 @@ def _operation(entry: OperationFields, known: set[str], made: dict[str, Value]) 
         layer=entry.layer,
         recomputable=entry.recomputable,
         random=entry.random,
+        per_sample=entry.per_sample,
     )
 
 
@@ -291,6 +315,8 @@ def _tensor_entry(tensor: Tensor) -> int | dict[str, Any]:
         entry["static"] = True
     if tensor.aliases:
         entry["aliases"] = list(tensor.aliases)
+    if tensor.samples:
+        entry["samples"] = tensor.samples
     return tensor.size_bytes if len(entry) == 1 else entry
 
 
@@ -318,6 +344,8 @@ def _operation_entry(op: Operation, known: set[str]) -> dict[str, Any]:
         entry["recomputable"] = False
     if op.random:
         entry["random"] = True
+    if op.per_sample:
+        entry["per_sample"] = True
     return entry
 
 

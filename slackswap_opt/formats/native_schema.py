@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
@@ -18,6 +20,15 @@ from slackswap_opt.step.graph_records import NS_PER_UNIT
 
 SCHEMA = "slackswap.step/1"
 _MOST_TO_COMPARE = 2000
+_SYNONYMS = {
+    "duration_us": ("duration", "time", "latency", "cost", "runtime"),
+    "reads": ("inputs", "input", "in", "deps", "depends_on"),
+    "writes": ("outputs", "output", "out", "produces"),
+    "size_bytes": ("size", "bytes", "nbytes"),
+    "phase": ("type", "stage", "kind", "pass"),
+}
+"""What other formats call our fields."""
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?(?:([kKMGT])(i?))?B")
 
 Name = Annotated[str, Field(min_length=1)]
 Bytes = Annotated[int, Field(ge=0, le=MAX_BYTES)]
@@ -57,6 +68,11 @@ class TensorFields(_Strict):
         "always on the device, outside of the budget.",
     )
     aliases: list[Name] = Field(default=[], description="Further names of the same storage.")
+    samples: Bytes = Field(
+        default=0,
+        description="Equal slices along the batch that the storage is made of, one after the "
+        "other; 0 if it has none or that is not known.",
+    )
 
 
 class NamedTensor(TensorFields):
@@ -122,6 +138,11 @@ class OperationFields(_Strict):
         default=False,
         description="It draws random numbers; if it is recomputable too, its generator state "
         "is saved.",
+    )
+    per_sample: bool = Field(
+        default=False,
+        description="It works on samples one by one, with time and workspace in proportion, so "
+        "that it can run on part of a batch; all that it writes has samples.",
     )
 
 
@@ -221,7 +242,7 @@ def _sentence(fault: Any, path: tuple[Any, ...], document: object) -> str:
         known = _known_fields(path)
         owner = place(document, path[:-1])
         return f"{owner + ': ' if owner else ''}there is no field {shown(str(path[-1]))}" + (
-            did_you_mean(str(path[-1]), known) or f"; it knows {', '.join(known)}"
+            _meant(str(path[-1]), known) or f"; it knows {', '.join(known)}"
         )
     if kind == "missing":
         remedy = f'add "schema": "{SCHEMA}"' if where == "schema" else "add it"
@@ -244,9 +265,33 @@ def _sentence(fault: Any, path: tuple[Any, ...], document: object) -> str:
     if kind == "float_type" and isinstance(found, int) and not isinstance(found, bool):
         return f"{where} is {shown(found)}, far too large"
     expected = _EXPECTED.get(kind) or str(fault["msg"])
+    if kind == "float_type" and isinstance(found, str):
+        expected += "; the unit is in the name of the field"
+    if kind == "list_type" and isinstance(found, str) and path[-1] in ("reads", "writes"):
+        expected += f"; write [{shown(found)}]"
     if len(path) == 2 and path[0] == "tensors" and kind in ("model_type", "int_type"):
-        expected = "a number of bytes or an object {...}"
+        expected = "a number of bytes or an object {...}" + _in_bytes(found)
+    elif kind == "int_type":
+        expected += _in_bytes(found)
     return f"{where or 'the document'} is {shown(found)}, expected {expected}"
+
+
+def _meant(field: str, known: Iterable[str]) -> str:
+    """The field that a word stands for elsewhere, or that it is close to."""
+    for name, words in _SYNONYMS.items():
+        if field.lower() in words and name in known:
+            also = ", or the same in _ns, _ms or _s" if name == "duration_us" else ""
+            return f"; did you mean {shown(name)}{also}?"
+    return did_you_mean(field, known)
+
+
+def _in_bytes(found: object) -> str:
+    """A size with its unit as a number of bytes; nothing for what is no size."""
+    match = _SIZE.fullmatch(found) if isinstance(found, str) else None
+    if match is None:
+        return ""
+    power = " kmgt".index(match[2].lower()) if match[2] else 0
+    return f"; write {round(Decimal(match[1]) * (1024 if match[3] else 1000) ** power)}"
 
 
 def _untagged(loc: tuple[Any, ...]) -> Iterator[Any]:

@@ -10,6 +10,7 @@ import re
 
 from slackswap_opt.errors import InputError
 from slackswap_opt.formats import files, native, strict_yaml
+from slackswap_opt.formats.json_places import nearest
 from slackswap_opt.formats.native_schema import SCHEMA
 from slackswap_opt.step.graph import TrainingStep
 
@@ -50,17 +51,10 @@ def loads(text: str) -> TrainingStep:
     if found:
         lines: strict_yaml.Lines = {}
         strict_yaml.parse(text, lines)
-        faults.extend(f"line {_line_of(path, lines)}: {sentence}" for path, sentence in found)
+        faults.extend(f"line {nearest(path, lines)}: {sentence}" for path, sentence in found)
     if faults or step is None:
         raise InputError(*faults)
     return step
-
-
-def _line_of(path: tuple[object, ...], lines: strict_yaml.Lines) -> int:
-    """The line of a value, or of the nearest thing around it that the file has."""
-    while path and path not in lines:
-        path = path[:-1]
-    return lines.get(path, 1)
 
 
 def dumps(step: TrainingStep) -> str:

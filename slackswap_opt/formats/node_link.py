@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, TypeGuard
 
 from slackswap_opt.errors import InputError
 from slackswap_opt.formats import files, strict_json
@@ -94,6 +94,9 @@ def dumps(step: TrainingStep) -> str:
     )
 
 
+# Entries lose what is not an attribute, so that nothing is copied: the document is read once.
+
+
 def _nodes(document: dict[str, Any], faults: list[str]) -> list[Node]:
     found = []
     for index, entry in enumerate(_list(document, "nodes", faults)):
@@ -105,8 +108,7 @@ def _nodes(document: dict[str, Any], faults: list[str]) -> list[Node]:
                 "every node needs one"
             )
         else:
-            attributes = {key: value for key, value in entry.items() if key != "id"}
-            found.append(Node(entry["id"], attributes))
+            found.append(Node(entry.pop("id"), entry))
     return found
 
 
@@ -117,13 +119,16 @@ def _edges(document: dict[str, Any], key: str, faults: list[str]) -> list[Edge]:
         if not isinstance(entry, dict):
             faults.append(f"{where} is {shown(entry)}, expected an object {{...}}")
             continue
-        wrong = [end for end in ("source", "target") if not _is_id(entry.get(end))]
+        source, target = entry.pop("source", None), entry.pop("target", None)
+        entry.pop("key", None)
+        if _is_id(source) and _is_id(target):
+            found.append(Edge(source, target, entry, where))
+            continue
         faults.extend(
-            f"{where}: {end} is {shown(entry.get(end))}, expected the id of a node" for end in wrong
+            f"{where}: {end} is {shown(given)}, expected the id of a node"
+            for end, given in (("source", source), ("target", target))
+            if not _is_id(given)
         )
-        if not wrong:
-            attributes = {k: v for k, v in entry.items() if k not in ("source", "target", "key")}
-            found.append(Edge(entry["source"], entry["target"], attributes, where))
     return found
 
 
@@ -135,8 +140,8 @@ def _list(document: dict[str, Any], field: str, faults: list[str]) -> list[Any]:
     return []
 
 
-def _is_id(value: object) -> bool:
-    return isinstance(value, str | int | float) and not isinstance(value, bool)
+def _is_id(value: object) -> TypeGuard[str | float]:
+    return type(value) in (str, int, float)
 
 
 def _json(value: object) -> str:

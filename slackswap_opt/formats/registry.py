@@ -21,6 +21,7 @@ from slackswap_opt.formats import (
     files,
     graphml,
     kineto,
+    memory_snapshot,
     native,
     native_yaml,
     node_link,
@@ -122,6 +123,15 @@ def format_of(path: str | Path) -> str:
     return next((known.NAME for known in FORMATS if known.recognizes(head)), "")
 
 
+def priced_on_machine(path: str | Path) -> bool:
+    """Whether a file's operations have no times, so that they are priced on a machine.
+
+    Raises:
+        InputError: if the file cannot be read.
+    """
+    return format_of(path) == onnx_format.NAME
+
+
 def read_content(content: bytes, name: str, options: ReadOptions = NO_OPTIONS) -> TrainingStep:
     """Read a training step from the content of a file.
 
@@ -135,6 +145,12 @@ def read_content(content: bytes, name: str, options: ReadOptions = NO_OPTIONS) -
                 return _read(known, content, name, options)
     if content.startswith(files.UTF16_MARKS):
         files.decode(content)
+    if memory_snapshot.recognizes(head):
+        raise InputError(
+            "this is a pickle, as PyTorch's memory snapshots are: it records allocations, but "
+            "neither operations nor their durations, so there is nothing to plan; `slackswap "
+            "inspect` says what it holds"
+        )
     names = "; ".join(known.NAME for known in FORMATS)
     raise InputError(f"the format is not recognized; known formats: {names}")
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from slackswap_opt.errors import InputError
+from slackswap_opt.formats import json_places
 
 MAX_DIGITS = 400
 """Longest integer accepted; every quantity of this package has at most 16 digits."""
 _SHOWN = 60
+_CONSTANTS = ("NaN", "Infinity", "-Infinity")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
@@ -21,41 +22,68 @@ def parse(text: str) -> tuple[Any, list[str]]:
 
     Returns:
         The document, and one sentence for each key that an object holds twice, each NaN or
-        Infinity, and for half characters; the document has them as Python does.
+        Infinity, with its line, and for half characters; the document has them as Python does.
 
     Raises:
         InputError: if the text is not JSON; names line and column.
     """
-    faults: list[str] = []
+    odd = False
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal odd
         found = dict(pairs)
         if len(found) < len(pairs):
-            counts = Counter(key for key, _ in pairs)
-            again = [key for key, count in counts.items() if count > 1]
-            owner = found.get("name")
-            where = f" in the object named {shown(owner)}" if isinstance(owner, str) else ""
-            faults.extend(
-                f"the key {shown(key)} appears more than once{where}; keep one" for key in again
-            )
+            odd = True
         return found
 
     def constant(name: str) -> float:
-        faults.append(f"{name} is not valid JSON; write a finite number")
+        nonlocal odd
+        odd = True
         return float(name)
 
     try:
         document = json.loads(
             text, object_pairs_hook=unique, parse_int=_integer, parse_constant=constant
         )
+        faults = list(_oddities(text)) if odd else []
         faults.extend(_half_characters(text, document))
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"line {error.lineno}, column {error.colno}: not valid JSON: {error.msg}"
-        ) from None
+        raise InputError(_not_json(error)) from None
     except RecursionError:
         raise InputError("the JSON is nested too deeply; a step needs four levels") from None
     return document, faults
+
+
+def _not_json(error: json.JSONDecodeError) -> str:
+    """What is wrong with a text; slips that are made often are named."""
+    text, at = error.doc, error.pos
+    before = text[:at].rstrip()
+    what = f"not valid JSON: {error.msg}"
+    if text[at : at + 1] in ("]", "}") and before.endswith(","):
+        at, what = len(before) - 1, f"not valid JSON: a comma before {text[at]}; remove it"
+    elif text[at : at + 1] == "," and text[at + 1 :].lstrip()[:1] in ("]", "}"):
+        what = f"not valid JSON: a comma before {text[at + 1 :].lstrip()[0]}; remove it"
+    elif text[at : at + 1] in ("#", "/"):
+        what = "not valid JSON: it has no comments; remove it, or write the file as YAML"
+    elif text[at : at + 1] == "'":
+        what = "not valid JSON: texts are in double quotes"
+    line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+    return f"line {line}, column {column}: {what}"
+
+
+def _oddities(text: str) -> Iterator[str]:
+    """What JSON parsers let pass, by line."""
+    repeated: dict[tuple[object, ...], json_places.Found] = {}
+    for found in json_places.values(text):
+        if found.token in _CONSTANTS:
+            yield f"line {found.line}: {found.token} is not valid JSON; write a finite number"
+        if found.repeated:
+            repeated.setdefault(found.path, found)
+    for path, found in repeated.items():
+        name = found.owner.name if found.owner else ""
+        where = f" in the object named {shown(json.loads(name))}" if name else ""
+        key = shown(path[-1])
+        yield f"line {found.line}: the key {key} appears more than once{where}; keep one"
 
 
 def shown(value: object) -> str:
@@ -75,7 +103,8 @@ def shown(value: object) -> str:
 
 
 def _half_characters(text: str, document: object) -> Iterator[str]:
-    if not _SURROGATE.search(text):
+    written = r"\u" in text or not text.isascii()  # both are quick, the pattern is not
+    if not written or not _SURROGATE.search(text):
         return
     try:
         json.dumps(document, ensure_ascii=False).encode()

@@ -23,6 +23,8 @@ _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_NOT_TEXT = frozenset(["", *"+-.0123456789~nNtTfF"])
+"""How plain scalars begin that may be no texts."""
 _NO_KEY = object()
 
 Lines = dict[tuple[object, ...], int]
@@ -36,7 +38,7 @@ class _Open:
     container: Any
     path: tuple[object, ...]
     key: object = _NO_KEY
-    line: int = 0
+    event: Any = None
 
 
 def parse(text: str, lines: Lines | None = None) -> tuple[Any, list[str]]:
@@ -97,82 +99,82 @@ class _Builder:
 
     def build(self, events: Iterator[Any]) -> tuple[Any, list[str]]:
         for event in events:
-            line = event.start_mark.line + 1
-            match type(event).__name__:
-                case "DocumentStartEvent":
-                    self.documents += 1
-                    if self.documents > 1:
-                        raise InputError(f"line {line}: a second document begins; give one")
-                case "AliasEvent":
-                    raise InputError(
-                        f"line {line}: the alias *{event.anchor[:60]} is not read; write what it "
-                        "stands for"
-                    )
-                case "ScalarEvent":
-                    self._refuse_extras(event, line)
-                    plain, _ = event.implicit
-                    self._add(self._scalar(event.value, line) if plain else event.value, line)
-                case "MappingStartEvent" | "SequenceStartEvent":
-                    self._refuse_extras(event, line)
-                    self._enter({} if type(event).__name__.startswith("M") else [], line)
-                case "MappingEndEvent" | "SequenceEndEvent":
-                    self.stack.pop()
-                case _:
-                    pass
+            kind = type(event).__name__
+            if kind == "ScalarEvent":
+                if event.anchor is not None or event.tag is not None:
+                    self._refuse_extras(event)
+                plain, _ = event.implicit
+                self._add(self._scalar(event.value, event) if plain else event.value, event)
+            elif kind in ("MappingStartEvent", "SequenceStartEvent"):
+                self._refuse_extras(event)
+                self._enter({} if kind == "MappingStartEvent" else [], event)
+            elif kind in ("MappingEndEvent", "SequenceEndEvent"):
+                self.stack.pop()
+            elif kind == "DocumentStartEvent":
+                self.documents += 1
+                if self.documents > 1:
+                    raise InputError(f"{_line(event)}a second document begins; give one")
+            elif kind == "AliasEvent":
+                raise InputError(
+                    f"{_line(event)}the alias *{event.anchor[:60]} is not read; write what it "
+                    "stands for"
+                )
         return self.document, self.faults
 
-    def _refuse_extras(self, event: Any, line: int) -> None:
+    def _refuse_extras(self, event: Any) -> None:
         if event.anchor is not None:
             raise InputError(
-                f"line {line}: the anchor &{event.anchor[:60]} is not read; write what its aliases "
-                "stand for"
+                f"{_line(event)}the anchor &{event.anchor[:60]} is not read; write what its "
+                "aliases stand for"
             )
         if event.tag is not None and event.tag != "!":
-            raise InputError(f"line {line}: the tag {shown(event.tag)} is not read; remove it")
+            raise InputError(f"{_line(event)}the tag {shown(event.tag)} is not read; remove it")
 
-    def _enter(self, container: Any, line: int) -> None:
+    def _enter(self, container: Any, event: Any) -> None:
         if len(self.stack) >= _MAX_DEPTH:
             raise InputError(
-                f"line {line}: the YAML is nested too deeply; a step needs four levels"
+                f"{_line(event)}the YAML is nested too deeply; a step needs four levels"
             )
-        self.stack.append(_Open(container, self._add(container, line)))
+        self.stack.append(_Open(container, self._add(container, event)))
 
-    def _add(self, value: Any, line: int) -> tuple[object, ...]:
-        """Put a value where it belongs; its path."""
+    def _add(self, value: Any, event: Any) -> tuple[object, ...]:
+        """Put a value where it belongs; its path, if lines are wanted."""
         if not self.stack:
             self.document = value
-            if self.lines is not None:
-                self.lines[()] = line
-            return ()
+            return self._noted((), event)
         top = self.stack[-1]
-        if isinstance(top.container, list):
-            path = (*top.path, len(top.container))
+        if type(top.container) is list:
             top.container.append(value)
+            last: object = len(top.container) - 1
         elif top.key is _NO_KEY:
-            top.key, top.line = self._key(value, line), line
-            return (*top.path, top.key)
+            top.key = value if type(value) is str else self._key(value, event)
+            top.event = event
+            return ()
         else:
-            path = (*top.path, top.key)
-            if top.key in top.container:
+            last = top.key
+            if last in top.container:
                 self.faults.append(
-                    f"line {top.line}: the key {shown(top.key)} appears more than once; keep one"
+                    f"{_line(top.event)}the key {shown(last)} appears more than once; keep one"
                 )
-            top.container[top.key] = value
+            top.container[last] = value
             top.key = _NO_KEY
+        return () if self.lines is None else self._noted((*top.path, last), event)
+
+    def _noted(self, path: tuple[object, ...], event: Any) -> tuple[object, ...]:
         if self.lines is not None:
-            self.lines[path] = line
+            self.lines[path] = event.start_mark.line + 1
         return path
 
-    def _key(self, value: Any, line: int) -> str:
+    def _key(self, value: Any, event: Any) -> str:
         if isinstance(value, dict | list):
-            raise InputError(f"line {line}: a key is {shown(value)}, expected text")
-        if isinstance(value, str):
-            return value
-        self.faults.append(f"line {line}: the key {shown(value)} is not text; put it in quotes")
+            raise InputError(f"{_line(event)}a key is {shown(value)}, expected text")
+        self.faults.append(f"{_line(event)}the key {shown(value)} is not text; put it in quotes")
         return str(value)
 
-    def _scalar(self, text: str, line: int) -> Any:
+    def _scalar(self, text: str, event: Any) -> Any:
         """What the core schema of YAML 1.2 says that a plain scalar is."""
+        if text[:1] not in _NOT_TEXT:
+            return text
         if text in _NULL:
             return None
         if text in _TRUE or text in _FALSE:
@@ -180,11 +182,11 @@ class _Builder:
         if _INTEGER.fullmatch(text):
             digits = text.lstrip("+-")
             if len(digits) > MAX_DIGITS:
-                raise InputError(f"line {line}: {shown(text)} has {len(digits)} digits; too many")
+                raise InputError(f"{_line(event)}{shown(text)} has {len(digits)} digits; too many")
             if len(digits) > 1 and digits[0] == "0":
                 self.faults.append(
-                    f"line {line}: {text} begins with 0, which YAML 1.1 takes for an octal number; "
-                    "write it without the 0, or in quotes if it is text"
+                    f"{_line(event)}{text} begins with 0, which YAML 1.1 takes for an octal "
+                    "number; write it without the 0, or in quotes if it is text"
                 )
             return int(text)
         if len(text) < MAX_DIGITS and _FLOAT.fullmatch(text):
@@ -192,3 +194,7 @@ class _Builder:
         if _SPECIAL.fullmatch(text):
             return float(text.lower().replace(".", ""))
         return text
+
+
+def _line(event: Any) -> str:
+    return f"line {event.start_mark.line + 1}: "

@@ -16,7 +16,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,13 @@ def end_idle() -> None:
     _pool.end()
 
 
+def _refuse_missing() -> None:
+    if not installed():
+        raise SolverUnavailableError(
+            "HiGHS is not installed; install it with `pip install 'slackswap-opt[highs]'`"
+        )
+
+
 def run(model: Path, limits: Limits, start: Mapping[int, float] | None, *, is_lp: bool) -> Reply:
     """Solve a model file.
 
@@ -65,10 +73,7 @@ def run(model: Path, limits: Limits, start: Mapping[int, float] | None, *, is_lp
     Raises:
         SolverUnavailableError: if there is no HiGHS, or it cannot be started.
     """
-    if not installed():
-        raise SolverUnavailableError(
-            "HiGHS is not installed; install it with `pip install 'slackswap-opt[highs]'`"
-        )
+    _refuse_missing()
     options = {
         "time_limit": limits.seconds,
         "mip_abs_gap": limits.gap_ns / 1000,
@@ -80,7 +85,7 @@ def run(model: Path, limits: Limits, start: Mapping[int, float] | None, *, is_lp
     try:
         said = worker.ask(request, limits.seconds * (1 + GRACE) + GRACE_S)
         reply = _read(said, worker.name, is_lp=is_lp)
-    except _EndedError as error:
+    except EndedError as error:
         return Reply(Outcome.FAILED, worker.name, timed_out=error.overran, note=str(error))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         worker.end()
@@ -92,7 +97,66 @@ def run(model: Path, limits: Limits, start: Mapping[int, float] | None, *, is_lp
     return reply
 
 
-def _read(said: Mapping[str, Any], name: str, *, is_lp: bool) -> Reply:
+class Relaxation:
+    """A linear model that stays open in a process, to be solved with some columns fixed."""
+
+    def __init__(self, worker: _Worker) -> None:
+        self.name = worker.name
+        self._worker = worker
+
+    def solve(self, fixed: Mapping[int, float], seconds: float) -> Reply:
+        """The optimum with these columns fixed; if there is none, multipliers that show it.
+
+        Raises:
+            EndedError: if the process gives no answer in time.
+        """
+        said = self._ask({"fixed": fixed, "seconds": seconds}, seconds)
+        if said["status"] not in ("kOptimal", "kInfeasible"):
+            raise EndedError(f"its status is {said['status']}", overran=said["status"] in _STOPPED)
+        return _read(said, self.name, is_lp=True, ray=True)
+
+    def trials(
+        self,
+        fixed: Mapping[int, float],
+        more: Sequence[tuple[int, float]],
+        iterations: int,
+        seconds: float,
+    ) -> list[float]:
+        """Objectives with one more column fixed, after some iterations; infinite: infeasible.
+
+        Raises:
+            EndedError: if the process gives no answer in time.
+        """
+        request = {"fixed": fixed, "trials": more, "iterations": iterations, "seconds": seconds}
+        found = self._ask(request, seconds)["objectives"]
+        return [math.inf if objective is None else float(objective) for objective in found]
+
+    def _ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        return self._worker.ask(request, seconds * (1 + GRACE) + GRACE_S)
+
+
+@contextmanager
+def relaxation(model: Path, seconds: float) -> Iterator[Relaxation]:
+    """Open a model file without integers.
+
+    Raises:
+        SolverUnavailableError: if there is no HiGHS, or it cannot be started.
+        EndedError: if it cannot read the model in time.
+    """
+    _refuse_missing()
+    worker = _pool.take()
+    try:
+        said = worker.ask({"open": str(model)}, seconds + GRACE_S)
+        if said.get("status") != "kNotset":
+            raise EndedError(f"its status is {said.get('status')}")
+        yield Relaxation(worker)
+    except BaseException:
+        worker.end()
+        raise
+    _pool.give_back(worker)
+
+
+def _read(said: Mapping[str, Any], name: str, *, is_lp: bool, ray: bool = False) -> Reply:
     """What a reply means; raises what Python raises when it has not the shape of one."""
     status = said["status"]
     outcome = _OUTCOMES.get(status, Outcome.FAILED)
@@ -107,13 +171,13 @@ def _read(said: Mapping[str, Any], name: str, *, is_lp: bool) -> Reply:
         outcome,
         name,
         values if outcome in (Outcome.OPTIMAL, Outcome.STOPPED) else {},
-        duals if is_lp and outcome in (Outcome.OPTIMAL, Outcome.NOTHING) else {},
+        duals if ray or (is_lp and outcome in (Outcome.OPTIMAL, Outcome.NOTHING)) else {},
         status == "kTimeLimit",
         f"its status is {status}" if outcome is Outcome.FAILED else "",
     )
 
 
-class _EndedError(Exception):
+class EndedError(Exception):
     """The process is no more; the text says how it ended.
 
     Attributes:
@@ -139,7 +203,7 @@ class _Worker:
             raise SolverUnavailableError(f"HiGHS cannot be started: {error}") from None
         try:
             hello = self._reply(STARTING_S)
-        except _EndedError as error:
+        except EndedError as error:
             raise SolverUnavailableError(f"HiGHS cannot be started: {error}") from None
         except BaseException:
             self.end()
@@ -153,14 +217,14 @@ class _Worker:
         """The reply to a request.
 
         Raises:
-            _EndedError: if there is none in time, or it is not JSON; the process has ended then.
+            EndedError: if there is none in time, or it is not JSON; the process has ended then.
         """
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
         except OSError:
-            raise _EndedError(self.end(1.0)) from None
+            raise EndedError(self.end(1.0)) from None
         return self._reply(seconds)
 
     def _reply(self, seconds: float) -> dict[str, Any]:
@@ -180,16 +244,16 @@ class _Worker:
             timer.cancel()
         if overran.is_set():
             self.end()
-            raise _EndedError(f"it was stopped after {seconds:g} s", overran=True)
+            raise EndedError(f"it was stopped after {seconds:g} s", overran=True)
         if not line.endswith(b"\n"):
-            raise _EndedError(self.end(1.0))
+            raise EndedError(self.end(1.0))
         try:
             reply = json.loads(line)
         except ValueError:
             reply = None
         if not isinstance(reply, dict):
             self.end()
-            raise _EndedError("its answer cannot be read")
+            raise EndedError("its answer cannot be read")
         return reply
 
     def end(self, patience: float = 0.0) -> str:

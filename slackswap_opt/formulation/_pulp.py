@@ -13,9 +13,11 @@ import functools
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import pulp
 
@@ -24,7 +26,10 @@ from slackswap_opt.formulation import _cbc, _highs
 from slackswap_opt.formulation._answers import Answer, Limits, Outcome, Reply
 from slackswap_opt.formulation.linear import LinearModel
 
-__all__ = ["SOLVERS", "Answer", "Limits", "Outcome", "available_solvers", "pulp_problem", "solve"]
+__all__ = [
+    "SOLVERS", "Answer", "Limits", "Outcome", "Relaxation", "available_solvers", "pulp_problem",
+    "relaxation", "solve",
+]  # fmt: skip
 
 SOLVERS = ("cbc", "highs")
 WHOLE = 1e-5
@@ -35,6 +40,8 @@ and
 """
 DIGITS = 1e-7
 """as a fraction of the sum of its terms: CBC writes eight digits."""
+_TRIAL = 60
+"""Simplex iterations for a first look at what fixing a variable costs."""
 _RESOLUTION = 1 << 40
 """Rows are added up in integers of this fraction of a unit."""
 
@@ -94,13 +101,161 @@ def solve(
         if complaint:
             reply = replace(reply, outcome=Outcome.FAILED, note=complaint)
     if reply.duals and reply.outcome is not Outcome.FAILED:
-        scales = (_scale(model, number) for number in range(len(model.rows)))
+        scales = map(model.scale, model.rows)
         duals = tuple(reply.duals.get(n, 0.0) * 1000 / scale for n, scale in enumerate(scales))
     seconds = time.perf_counter() - began
     late = reply.outcome is not Outcome.OPTIMAL and seconds >= limits.seconds
     return Answer(
         reply.outcome, values, duals, reply.solver, seconds, reply.timed_out or late, reply.note
     )
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """A relaxation with some variables fixed.
+
+    Attributes:
+        values: one per variable; None where it has no solution, or the solver found none.
+        duals: one per row: in nanoseconds per row unit with values, without them multipliers that
+            should prove that there is no solution; None if there are none.
+        timed_out: whether the clock stopped the solver.
+    """
+
+    values: tuple[float, ...] | None = None
+    duals: tuple[float, ...] | None = None
+    timed_out: bool = False
+
+
+class Relaxation(Protocol):
+    """The relaxation of a model, to be solved again and again with some variables fixed.
+
+    Attributes:
+        solver: name and version; empty before the first solve if it is not known.
+    """
+
+    solver: str
+
+    def solve(self, fixed: Mapping[int, int], seconds: float) -> Relaxed:
+        """The relaxation with these variables fixed."""
+
+    def trials(
+        self, fixed: Mapping[int, int], more: Sequence[tuple[int, int]], seconds: float
+    ) -> Sequence[float]:
+        """Objectives in microseconds, roughly, with one more variable fixed; infinite if none.
+
+        Empty where trying takes as long as solving.
+        """
+
+
+@contextmanager
+def relaxation(model: LinearModel, solver: str, seconds: float) -> Iterator[Relaxation]:
+    """The relaxation of a model, to be solved with variables fixed.
+
+    HiGHS keeps it open, and starts from the last basis. CBC is asked anew each time.
+
+    Args:
+        model: what to minimize.
+        solver: "cbc" or "highs".
+        seconds: how long opening it may take.
+
+    Raises:
+        SolverUnavailableError: if the solver cannot be started.
+    """
+    if solver == "cbc" and (_cbc_path() is not None or not _highs.installed()):
+        yield _Anew(model, solver)
+        return
+    with tempfile.TemporaryDirectory(prefix="slackswap-") as folder:
+        path = Path(folder, "model.mps")
+        pulp_problem(model, relax=True).writeMPS(str(path))
+        try:
+            with _highs.relaxation(path, seconds) as opened:
+                yield _Open(model, opened)
+        except _highs.EndedError:
+            yield _Anew(model, solver)
+
+
+class _Open:
+    """A relaxation that a process of HiGHS keeps open."""
+
+    def __init__(self, model: LinearModel, opened: _highs.Relaxation) -> None:
+        self.solver = opened.name
+        self._opened = opened
+        self._units = [variable.unit for variable in model.variables]
+        self._scales = [model.scale(row) for row in model.rows]
+        self._used = {x for row in model.rows for _, x in row.terms} | set(model.objective)
+
+    def solve(self, fixed: Mapping[int, int], seconds: float) -> Relaxed:
+        try:
+            reply = self._opened.solve(self._columns(fixed), seconds)
+        except _highs.EndedError as error:
+            return Relaxed(timed_out=error.overran)
+        except (KeyError, TypeError, ValueError):
+            return Relaxed()
+        duals = tuple(
+            reply.duals.get(n, 0.0) * 1000 / scale for n, scale in enumerate(self._scales)
+        )
+        if reply.outcome is not Outcome.OPTIMAL:
+            return Relaxed(duals=duals if any(duals) else None)
+        values = (reply.values.get(x, 0.0) * unit for x, unit in enumerate(self._units))
+        return Relaxed(tuple(fixed.get(x, value) for x, value in enumerate(values)), duals)
+
+    def trials(
+        self, fixed: Mapping[int, int], more: Sequence[tuple[int, int]], seconds: float
+    ) -> Sequence[float]:
+        known = [(x, value / self._units[x]) for x, value in more]
+        try:
+            return self._opened.trials(self._columns(fixed), known, _TRIAL, seconds)
+        except (_highs.EndedError, KeyError, TypeError, ValueError):
+            return ()
+
+    def _columns(self, fixed: Mapping[int, int]) -> dict[int, float]:
+        return {x: value / self._units[x] for x, value in fixed.items() if x in self._used}
+
+
+class _Anew:
+    """A relaxation that is handed to a solver anew each time."""
+
+    def __init__(self, model: LinearModel, solver: str) -> None:
+        self.solver = ""
+        self._model, self._asked = model, solver
+
+    def solve(self, fixed: Mapping[int, int], seconds: float) -> Relaxed:
+        rows = len(self._model.rows)
+        answer = self._answer(self._fixed(fixed), seconds)
+        if answer.values is not None and answer.duals is not None:
+            return Relaxed(answer.values, answer.duals[:rows], answer.timed_out)
+        if answer.outcome is not Outcome.INFEASIBLE:
+            return Relaxed(timed_out=answer.timed_out)
+        duals = self._answer(self._elastic(fixed), seconds).duals
+        return Relaxed(duals=None if duals is None else duals[:rows])
+
+    def trials(self, *_: object) -> Sequence[float]:
+        return ()
+
+    def _answer(self, model: LinearModel, seconds: float) -> Answer:
+        answer = solve(model, Limits(seconds), self._asked, relax=True)
+        self.solver = answer.solver
+        return answer
+
+    def _fixed(self, fixed: Mapping[int, int]) -> LinearModel:
+        model = LinearModel(
+            list(self._model.variables), list(self._model.rows), dict(self._model.objective)
+        )
+        for x, value in fixed.items():
+            model.fix(x, value)
+        return model
+
+    def _elastic(self, fixed: Mapping[int, int]) -> LinearModel:
+        """By how much the rows cannot be met: its multipliers prove that they cannot."""
+        model = self._fixed(fixed)
+        model.objective.clear()
+        for number, row in enumerate(model.rows):
+            unit = int(model.scale(row))
+            missing = row.lower - sum(min(0, c) * model.variables[x].upper for c, x in row.terms)
+            slack = model.variable(max(unit, missing), unit=unit)
+            model.objective[slack] = 1000
+            model.rows[number] = replace(row, terms=(*row.terms, (1, slack)))
+        return model
 
 
 # -- The model in PuLP ----------------------------------------------------------------------------
@@ -134,7 +289,7 @@ def pulp_problem(model: LinearModel, *, relax: bool = False) -> pulp.LpProblem:
         _sum([(columns[x], cost * units[x] / 1000) for x, cost in model.objective.items()])
     )
     for number, row in enumerate(model.rows):
-        scale = _scale(model, number)
+        scale = model.scale(row)
         terms = [(columns[x], c * units[x] / scale) for c, x in row.terms]
         problem.addConstraint(_sum(terms) >= row.lower / scale, f"r{number}")
     return problem
@@ -142,13 +297,6 @@ def pulp_problem(model: LinearModel, *, relax: bool = False) -> pulp.LpProblem:
 
 _sum = getattr(pulp.LpAffineExpression, "from_list", pulp.LpAffineExpression)
 """A sum from pairs of a column and a factor; PuLP 4 has the first, PuLP 3 the second."""
-
-
-def _scale(model: LinearModel, number: int) -> float:
-    """The power of two at or below the largest coefficient of a row, in the solver's units."""
-    variables = model.variables
-    largest = max((abs(c) * variables[x].unit for c, x in model.rows[number].terms), default=1)
-    return float(1 << (largest.bit_length() - 1))
 
 
 def _start(model: LinearModel, start: Sequence[float]) -> dict[int, float]:
@@ -179,11 +327,11 @@ def _checked(
             value = float(round(value))
         values.append(value)
     exact = [round(value * _RESOLUTION) for value in values]
-    for number, row in enumerate(model.rows):
+    for row in model.rows:
         missing = row.lower * _RESOLUTION - sum(c * exact[x] for c, x in row.terms)
         if missing > 0:
             size = sum(abs(c * exact[x]) for c, x in row.terms)
-            if missing > ROW * _scale(model, number) * _RESOLUTION + DIGITS * size:
+            if missing > ROW * model.scale(row) * _RESOLUTION + DIGITS * size:
                 return None, f"its answer breaks a row ({row.family})"
     return tuple(values), ""
 

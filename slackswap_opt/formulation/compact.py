@@ -123,6 +123,8 @@ def _variables(cm: CompactModel, sets: Sets) -> None:
     for n, window in sets.windows.items():
         cm.rerun[n] = {j: model.binary(integer=False) for j in window}
         model.objective[cm.rerun[n][window[-1]]] = sets.blocks[n].duration_ns
+    if not sets.problem.swaps:
+        return
     slowest = sets.problem.machine.link.rates().slowest()
     limit = max(1, sets.problem.ideal_step_ns)
     limit += 2 * sum(-(-sets.work(t, slowest) // slowest) for t in sets.tensors)
@@ -179,9 +181,10 @@ def fetch_early(cm: CompactModel, sets: Sets) -> None:
 
     X_tj >= U_oj - K_t - S_t for t of a block with several outputs (with one, X_tj = U_oj).
     """
+    swaps = sets.problem.swaps
     for t in sets.tensors:
         final = sets.first.get(t, sets.count)
-        slots = [j for j in _slots_for(cm, sets, t) if j < final]
+        slots = [j for j in _slots_for(cm, sets, t) if j < final] if swaps else []
         fetched = {j: cm.model.binary(integer=False) for j in slots}
         for earlier, later in itertools.pairwise(fetched.values()):
             cm.model.at_least([(1, later), (-1, earlier)], 0, "fetch")
@@ -190,7 +193,7 @@ def fetch_early(cm: CompactModel, sets: Sets) -> None:
                 if j in fetched:
                     terms = [(1, fetched[j]), (-1, cm.swap[t]), (-1, reruns)]
                     cm.model.at_least(terms, -1, "fetch")
-        if t in sets.saved:
+        if t in sets.saved and swaps:
             fetched[final] = cm.swap[t]
         cm.fetched[t] = fetched
         block = sets.block_of[t]
@@ -340,7 +343,10 @@ def queues(cm: CompactModel, sets: Sets) -> tuple[QueueOut, list[Terms]]:
     """D_k, B_k and E_j (`queues`), by run.
 
     Work enters when its tensor's last forward reader is done (until then it is counted as held).
+    Without swaps both queues are empty.
     """
+    if not sets.problem.swaps:
+        return QueueOut([[]] * sets.count, [[]] * sets.count), [[] for _ in range(sets.count + 1)]
     entering: dict[int, Terms] = defaultdict(list)
     for t in sets.tensors:
         done = sets.done[t]
@@ -425,6 +431,8 @@ def round_trip(cm: CompactModel, sets: Sets, sums: Sums) -> None:
     and only then can it come back. Where it enters an empty queue, it may start as soon as its last
     writer is done: v_t (1 / R_out + 1 / R_in) S_t <= time from that writer to b_t.
     """
+    if not sets.problem.swaps:
+        return
     starts = _blocks_by_slot(cm)
     out, back = sets.rates.d2h, sets.rates.h2d
     for t in sets.saved & set(sets.tensors):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import ldexp
 
 Terms = Iterable[tuple[int, int]]
 """Pairs of a coefficient and a variable."""
@@ -104,6 +105,11 @@ class LinearModel:
         else:
             self.at_least([(1, variable)], value, "fixed")
 
+    def scale(self, row: Row) -> float:
+        """The power of two at or below the row's largest coefficient, in the solver's units."""
+        largest = max((abs(c) * self.variables[x].unit for c, x in row.terms), default=1)
+        return float(1 << (largest.bit_length() - 1))
+
     def violated(self, values: Sequence[int | Fraction]) -> Row | None:
         """The first row that the values break, in exact arithmetic."""
         for row in self.rows:
@@ -167,11 +173,13 @@ def restrict(model: LinearModel, fixed: Mapping[int, int]) -> Restriction:
     return Restriction(smaller, tuple(numbers), contradiction)
 
 
-def certified_minimum(model: LinearModel, duals: Sequence[float]) -> int:
+def certified_minimum(
+    model: LinearModel, duals: Sequence[float], fixed: Mapping[int, int] | None = None
+) -> int:
     """A proven lower limit on the model's minimum, from any row multipliers at all.
 
     With y >= 0, every x within its bounds that satisfies the rows A x >= b has
-    c x >= b y + (c - A'y) x >= b y + sum over j of min(0, (c - A'y)_j) * upper_j
+    c x >= b y + (c - A'y) x >= b y + sum over j of the least (c - A'y)_j x_j within the bounds
     (weak duality with bounded variables). It is evaluated in integers: multipliers are first
     rounded to a multiple of 2^-60, which only weakens the limit. How the multipliers were found
     does not matter for its validity.
@@ -180,22 +188,63 @@ def certified_minimum(model: LinearModel, duals: Sequence[float]) -> int:
         model: the model; integrality is ignored.
         duals: one multiplier per row, in objective units per row unit; negative ones and ones that
             are not finite count as 0.
+        fixed: the limit is one for the points with these values.
 
     Returns:
         The limit, rounded down.
     """
-    scale = 1 << 60
-    weights = [int(Fraction(y) * scale) if 0.0 < y < float("inf") else 0 for y in duals]
-    total = model.constant * scale
-    reduced: dict[int, int] = {x: c * scale for x, c in model.objective.items()}
+    weights = [int(ldexp(y, _DIGITS)) if 0.0 < y < _LARGE else 0 for y in duals]
+    total = model.constant << _DIGITS
+    reduced: dict[int, int] = {x: c << _DIGITS for x, c in model.objective.items()}
     for row, weight in zip(model.rows, weights, strict=True):
         if not weight:
             continue
         total += row.lower * weight
         for coefficient, variable in row.terms:
             reduced[variable] = reduced.get(variable, 0) - coefficient * weight
-    total += sum(min(0, cost) * model.variables[x].upper for x, cost in reduced.items())
-    return total // scale
+    known = fixed or {}
+    for x, cost in reduced.items():
+        if x in known:
+            total += cost * known[x]
+        elif cost < 0:
+            total += cost * model.variables[x].upper
+    return total >> _DIGITS
+
+
+def certainly_empty(
+    model: LinearModel, ray: Sequence[float], fixed: Mapping[int, int] | None = None
+) -> bool:
+    """Whether these multipliers prove that the rows have no point at all (Farkas).
+
+    Without an objective the minimum over any points is 0. Multipliers are tried with fewer and
+    fewer digits: what is noise in them would be multiplied by the largest bounds.
+
+    Args:
+        model: the model; integrality is ignored.
+        ray: one multiplier per row.
+        fixed: whether there is no point with these values.
+    """
+    nothing = LinearModel(model.variables, model.rows)
+    scales = [model.scale(row) for row in model.rows]
+    scaled = [y * s if 0.0 < y < _LARGE else 0.0 for y, s in zip(ray, scales, strict=True)]
+    largest = max(scaled, default=0.0)
+    if not largest:
+        return False
+    for digits in _RAY_DIGITS:
+        rounded = (round(ldexp(y / largest, digits)) for y in scaled)
+        duals = [ldexp(y, -digits) / s for y, s in zip(rounded, scales, strict=True)]
+        if certified_minimum(nothing, [_UNIT * y for y in duals], fixed) > 0:
+            return True
+    return False
+
+
+_RAY_DIGITS = (40, 20, 10, 5)
+_UNIT = float(1 << 60)
+"""Rays may be scaled at will: rows with large coefficients have tiny multipliers."""
+_DIGITS = 60
+"""Multipliers are rounded to this many binary digits after the point."""
+_LARGE = 1e250
+"""Multipliers from here on are no numbers to count with."""
 
 
 def reduced_costs(model: LinearModel, duals: Sequence[float]) -> Mapping[int, float]:

@@ -14,7 +14,8 @@ from slackswap_opt.plan import Action, Block, Plan, Problem
 HOPS = 16
 """How far downstream, in blocks, a need may lie that re-executes a block."""
 RUNS = 200
-"""Steps of more operations than this are cut into about as many runs."""
+"""Steps of more operations than this are cut into about as many runs; without swaps, for which the
+model is much smaller, each operation is a run of its own."""
 FINE = 12
 """Operations on either side of the ideal peak that are runs of their own."""
 WORK = 1000
@@ -47,6 +48,7 @@ class Sets:
         plans: plans that the model must be able to express: their re-execution slots are added.
         drained: whether every copy out must be over at the turn, when copies in begin. Costs next
             to nothing on long steps, where it makes fluid queues exact where it matters.
+        hops: how far downstream, in blocks, a need may lie that re-executes a block.
     """
 
     def __init__(
@@ -56,9 +58,10 @@ class Sets:
         plans: Sequence[Plan] = (),
         *,
         drained: bool = False,
+        hops: int = HOPS,
     ) -> None:
         self.problem, self.tightening, self.plans = problem, tightening, plans
-        self.drained = drained
+        self.drained, self.hops = drained, hops
         index, live, blocks = problem.step.index, problem.liveness, problem.blocks
         self.index, self.live = index, live
         self.size: list[int] = index.size_bytes.tolist()
@@ -81,7 +84,8 @@ class Sets:
                     self.readers[t].append(n)
         first_later = [int(live.first_later[t]) for t in self.saved]
         turn = min(first_later, default=index.operations)
-        self.starts = _run_starts(index.operations, turn, live.peak_operation)
+        runs = RUNS if problem.swaps else index.operations
+        self.starts = _run_starts(index.operations, turn, live.peak_operation, runs)
         self.count = len(self.starts)
         ends = [*self.starts[1:], index.operations]
         self.run_of = [
@@ -117,8 +121,8 @@ class Sets:
             for t in self.blocks[n].outputs:
                 for reader in self.readers.get(t, ()):
                     for slot, hops in near.get(reader, {}).items():
-                        if hops < HOPS:
-                            reach[slot] = min(reach.get(slot, HOPS), hops + 1)
+                        if hops < self.hops:
+                            reach[slot] = min(reach.get(slot, self.hops), hops + 1)
             near[n] = reach
         slots = {n: set(reach) for n, reach in near.items()}
         for plan in self.plans:
@@ -199,9 +203,9 @@ class Sets:
         return [min(allocated[a:b]) for a, b in zip(self.starts, ends, strict=True)]
 
 
-def _run_starts(count: int, turn: int, peak: int) -> list[int]:
+def _run_starts(count: int, turn: int, peak: int, runs: int) -> list[int]:
     """First operations of the runs: single ones if they are few, or near the peak or the turn."""
-    length = -(-count // RUNS)
+    length = -(-count // runs)
     starts = {0}
     for low, high in ((0, turn), (turn, count)):
         starts.update(range(low, high, length))

@@ -23,14 +23,19 @@ min  sum d_o x_ok + sum s_k  under
     need     p_tk >= 1                                  k reads t
     inputs   p_uk >= x_ok                               u in I_o
     copied   h_t >= f_tk
-    memory   sum m_t p_tk (k in Q_t)  or  m_t a_t,next  <= M less the base, in slot k
+    memory   sum of m_t over what is held while o runs in slot k <= M less the base, o in order
              sum m_t a_t,next <= M less the base and what k touches, while k runs
     queues   what waits to leave after k, what must have come in by k  (`queues`)
     host     sum h_t over what is copied out
 
-a needs no integrality: with x and f whole its least values are. Everything that runs in one slot
-is counted as if it were there at once; a schedule frees what it no longer needs in between, so its
-peak can only be lower.
+a needs no integrality: with x and f whole its least values are. In a slot blocks run in the order
+of their numbers. While the i-th of them runs, t is held
+
+    p_tk                              if k reads t and no later block of the slot rebuilds it
+    a_tk + f_tk                       if a later block rebuilds it
+    v_tj, j the first reader from i   otherwise: v_tj >= v_tj' (j' the reader in the slot after j),
+                                      v_tj >= x_jk, and v_tj >= a_t,next: it stays while anything
+                                      in the slot or after it still needs it
 """
 
 from __future__ import annotations
@@ -62,6 +67,7 @@ class WindowedModel:
         rerun: x_ok by block number and slot.
         fetch: f_tk by tensor and slot.
         copied: h_t by tensor.
+        wanted: v_tj by tensor and slot, with the block j.
         stall: s_k by operation; empty where nothing may be swapped.
     """
 
@@ -70,6 +76,7 @@ class WindowedModel:
     rerun: dict[int, dict[int, int]] = field(default_factory=dict)
     fetch: dict[int, dict[int, int]] = field(default_factory=dict)
     copied: dict[int, int] = field(default_factory=dict)
+    wanted: dict[tuple[int, int], list[tuple[int, int]]] = field(default_factory=dict)
     stall: list[int] = field(default_factory=list)
 
     def program(self, windows: Windows, values: Sequence[float] | Mapping[int, int]) -> Program:
@@ -202,12 +209,10 @@ def queues(wm: WindowedModel, windows: Windows) -> tuple[QueueOut, list[Terms]]:
 
 
 def memory(wm: WindowedModel, windows: Windows, waiting: QueueOut, coming: Sequence[Terms]) -> None:
-    """In slot k and while operation k runs, what is on the device fits.
-
-    In the slot, with the workspace of each block that may run there in a row of its own.
-    """
+    """While operation k runs and while each block of slot k does, what is on the device fits."""
     budget = windows.problem.budget_bytes
     in_slot, running = windows.base_bytes
+    wanted(wm, windows)
     for k, present in enumerate(windows.present):
         copies = [*waiting.at_start[k], *coming[k + 1]]
         touched = {t for t, _ in windows.index.reads[k] + windows.index.writes[k]}
@@ -221,18 +226,53 @@ def memory(wm: WindowedModel, windows: Windows, waiting: QueueOut, coming: Seque
         numbers = windows.blocks_at.get(k, ())
         if not numbers:
             continue
-        held: Terms = []
-        for t in present:
-            size = WORK * windows.size[t]
-            if k in wm.there[t]:
-                held += [(size, x) for _, x in _provided(wm, windows, t, k)]
-            elif (following := windows.next_slot(t, k)) is not None:
-                held.append((size, wm.there[t][following]))
         room = WORK * (budget - in_slot[k])
-        scratch = {n: windows.blocks[n].workspace_bytes for n in numbers}
-        for n in numbers if any(scratch.values()) else numbers[:1]:
-            own = [(WORK * scratch[n], wm.rerun[n][k])] if scratch[n] else []
+        for n in numbers:
+            held: Terms = []
+            for t in present:
+                size = WORK * windows.size[t]
+                held += [(size, x) for _, x in _held(wm, windows, t, k, n)]
+            scratch = windows.blocks[n].workspace_bytes
+            own = [(WORK * scratch, wm.rerun[n][k])] if scratch else []
             wm.model.at_most([*held, *copies, *own], room, "memory of reruns")
+
+
+def wanted(wm: WindowedModel, windows: Windows) -> None:
+    """v_tj >= v_tj',  v_tj >= x_jk,  v_tj >= a_t,next  for the blocks j that read t in slot k."""
+    for t in windows.tensors:
+        reading: dict[int, list[int]] = defaultdict(list)
+        for n in sorted(windows.readers[t]):
+            for k in wm.rerun.get(n, ()):
+                reading[k].append(n)
+        for k, numbers in reading.items():
+            if k in windows.needs[t] or k not in wm.there[t]:
+                continue
+            following = windows.next_slot(t, k)
+            after = [] if following is None else [(-1, wm.there[t][following])]
+            chain: list[tuple[int, int]] = []
+            for n in reversed(numbers):
+                v = wm.model.binary(integer=False)
+                wm.model.at_least([(1, v), (-1, wm.rerun[n][k])], 0, "wanted")
+                if after:
+                    wm.model.at_least([(1, v), *after], 0, "wanted")
+                after = [(-1, v)]
+                chain.append((n, v))
+            wm.wanted[t, k] = chain[::-1]
+
+
+def _held(wm: WindowedModel, windows: Windows, t: int, k: int, running: int) -> Terms:
+    """What is held of t while block `running` runs in slot k."""
+    following = windows.next_slot(t, k)
+    stays: Terms = [] if following is None else [(1, wm.there[t][following])]
+    if k not in wm.there[t]:
+        return stays
+    provided = _provided(wm, windows, t, k)
+    again = wm.rerun.get(windows.block_of.get(t, -1), {}).get(k)
+    if again is not None and windows.block_of[t] > running:
+        return [(c, x) for c, x in provided if x != again]
+    if k in windows.needs[t]:
+        return provided
+    return next(([(1, v)] for n, v in wm.wanted.get((t, k), ()) if n >= running), stays)
 
 
 def round_trip(wm: WindowedModel, windows: Windows, waiting: QueueOut) -> None:
@@ -319,6 +359,9 @@ def with_residency(
         stays = 0
         for k in reversed(slots):
             provided = any(values[x] for x in (own.get(k), fetched.get(k)) if x is not None)
+            after = stays
+            for n, v in reversed(wm.wanted.get((t, k), ())):
+                after = found[v] = max(after, values[wm.rerun[n][k]])
             stays = int((stays or k in read) and not provided)
             found[slots[k]] = stays
     return found

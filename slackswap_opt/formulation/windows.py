@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
 
-from slackswap_opt.plan import Block, Problem
+from slackswap_opt.plan import Block, Problem, Program
 
 HOPS = 8
 """How far downstream, in blocks, a need may lie that runs a block again."""
@@ -24,7 +24,8 @@ class Windows:
     A tensor's *needs* are the operations that read it after its last write. A need is *far* if it
     is not a forward operation, or comes at least `far` operations after the touch before it:
     between the two the tensor may be away. A block may run again in slot k if k is a far need of
-    one of its outputs or of what lies downstream within `hops` blocks.
+    one of its outputs or of what lies downstream within `hops` blocks; and in the slots of `also`,
+    pairs of a block and a slot: those of a program that is known.
 
     Attributes:
         tensors: what is decided about, in order of production.
@@ -37,8 +38,14 @@ class Windows:
         fetches: by tensor that may be swapped, the slots in which it may be fetched.
     """
 
-    def __init__(self, problem: Problem, hops: int = HOPS, far: int = FAR) -> None:
-        self.problem = problem
+    def __init__(
+        self,
+        problem: Problem,
+        hops: int = HOPS,
+        far: int = FAR,
+        also: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        self.problem, self.also = problem, tuple(also)
         index, live, blocks = problem.step.index, problem.liveness, problem.blocks
         self.index, self.live = index, live
         self.size: list[int] = index.size_bytes.tolist()
@@ -88,6 +95,8 @@ class Windows:
                         if distance < hops:
                             reach[slot] = min(reach.get(slot, hops), distance + 1)
             near[n] = {slot: distance for slot, distance in reach.items() if slot > end + 1}
+        for n, slot in self.also:
+            near[n][slot] = 0
         return {n: sorted(near[n]) for n in sorted(near) if near[n]}
 
     def _feeds(self, tensor: int) -> bool:
@@ -158,3 +167,12 @@ class Windows:
             for op in self.needs[t]:
                 running[op] += index.size_bytes[t]
         return np.cumsum(before[:-1]).tolist(), running.tolist()
+
+
+def slots_of(problem: Problem, program: Program) -> list[tuple[int, int]]:
+    """The blocks that a program runs again, each with its slot."""
+    numbers = {block.operations: n for n, block in enumerate(problem.blocks.blocks)}
+    return [
+        (numbers[rerun.block.operations], bisect_left(program.original, rerun.last))
+        for rerun in program.reruns
+    ]

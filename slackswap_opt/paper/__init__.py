@@ -2,7 +2,8 @@
 
 from slackswap_opt.paper.cache import Cache, default_cache_dir
 from slackswap_opt.paper.case import Case
-from slackswap_opt.paper.catalogue import FIGURES, PaperFigure
+from slackswap_opt.paper.catalogue import FIGURES
+from slackswap_opt.paper.entry import PaperFigure
 from slackswap_opt.paper.grid import FULL, QUICK, Grid
 from slackswap_opt.paper.make import Made, make, write
 

@@ -21,7 +21,11 @@ from slackswap_opt.resources import models_dir
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _APART = frozenset(
-    {"cli", "figures", *(f"paper/{name}.py" for name in ("cache", "catalogue", "grid", "make"))}
+    {
+        "cli",
+        "figures",
+        *(f"paper/{n}.py" for n in ("cache", "catalogue", "entry", "grid", "make", "one_plan")),
+    }
 )
 """Rooms and files that no result depends on, apart from `figures/spans.py`."""
 

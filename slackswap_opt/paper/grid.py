@@ -98,8 +98,8 @@ FULL = Grid(
     prices=(95, 85, 75, 65, 55, 45, 35, 25, 20, 15),
     jitters=(0, 1, 2, 5, 10, 20),
     trials=200,
-    seconds=20,
-    map_seconds=6,
+    seconds=15,
+    map_seconds=5,
 )
 """What the paper shows."""
 
@@ -110,10 +110,10 @@ QUICK = Grid(
     shown=50,
     pictured="gpt2-xl",
     pictured_layers=None,
-    reduced=(Reduced("gpt2-xl", 24),),
+    reduced=(Reduced("gpt2-xl", 16),),
     map_budgets=(75, 60, 45),
     map_links=(6, 25, 450),
-    sensitive=Reduced("gpt2-xl", 24),
+    sensitive=Reduced("gpt2-xl", 16),
     links=(6, 25, 450),
     batches=(4, 16),
     sequences=(512, 2048),
@@ -124,7 +124,7 @@ QUICK = Grid(
     prices=(85, 55, 30),
     jitters=(0, 5, 20),
     trials=50,
-    seconds=6,
-    map_seconds=3,
+    seconds=4,
+    map_seconds=2,
 )
 """The same figures with fewer points, to look at within minutes."""

@@ -15,7 +15,8 @@ from slackswap_opt.errors import InputError
 from slackswap_opt.figures import Figure, paper, rendered
 from slackswap_opt.formats.files import write_bytes
 from slackswap_opt.paper.cache import Cache, Entry
-from slackswap_opt.paper.catalogue import FIGURES, Tables
+from slackswap_opt.paper.catalogue import FIGURES
+from slackswap_opt.paper.entry import Tables
 from slackswap_opt.paper.grid import FULL, Grid
 from slackswap_opt.paper.tasks import Task
 from slackswap_opt.study import pool_of

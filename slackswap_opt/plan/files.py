@@ -90,6 +90,7 @@ class PlanFile:
         actions: by tensor name, for each activation.
         schedule: the program.
         step: what is run.
+        swaps: whether tensors might be copied to the host; the bound is for that, too.
     """
 
     package: str
@@ -105,6 +106,7 @@ class PlanFile:
     actions: Mapping[str, Action]
     schedule: Schedule
     step: TrainingStep
+    swaps: bool = True
 
 
 def write_plan(plan: PlanFile, path: str | Path, *, force: bool = False) -> None:
@@ -143,6 +145,7 @@ def dumps(plan: PlanFile) -> str:
         "solver": plan.solver,
         "time_limited": plan.time_limited,
         "budget_bytes": plan.budget_bytes,
+        **({} if plan.swaps else {"swaps": False}),
         "machine": _machine_entry(plan.machine),
         "bound": dataclasses.asdict(plan.bound),
         "simulated": dataclasses.asdict(plan.simulated),
@@ -182,7 +185,7 @@ def loads(text: str) -> PlanFile:
     if faults:
         raise InputError(*faults)
     try:
-        step = native.loads(json.dumps(document["step"]))
+        step = native.from_document(document["step"])
     except InputError as error:
         raise error.at("step") from None
     return PlanFile(
@@ -199,6 +202,7 @@ def loads(text: str) -> PlanFile:
         actions=_actions(fields, step),
         schedule=_schedule(fields.schedule, step),
         step=step,
+        swaps=fields.swaps,
     )
 
 
@@ -298,6 +302,9 @@ class _PlanFields(_Strict):
     solver: str | None = Field(description="Solver that the plan rests on, with its version.")
     time_limited: bool = Field(description="Whether a wall-clock limit ended the search.")
     budget_bytes: Annotated[int, Field(ge=1, le=2**63)]
+    swaps: bool = Field(
+        default=True, description="Whether tensors might be copied to the host, in bound and plan."
+    )
     machine: _MachineFields
     bound: _BoundFields
     simulated: _FiguresFields = Field(description="What the simulator said at the budget.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -147,7 +148,7 @@ def _stays(problem: Problem, program: Program) -> dict[int, list[_Stay]]:
         starts = [(written, ready, False), *sorted(begins.get(tensor, ()))]
         ends = [*(first for first, _, _ in starts[1:]), len(program.compute)]
         stays[tensor] = [
-            _Stay(first, max([last, *(e for e in touched if first <= e < end)]), fetched)
+            _Stay(first, max(last, touched[bisect_left(touched, end) - 1]), fetched)
             for (first, last, fetched), end in zip(starts, ends, strict=True)
         ]
     return stays

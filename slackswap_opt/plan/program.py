@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from slackswap_opt.errors import SlackSwapError
 from slackswap_opt.plan.actions import Action, Plan
@@ -50,17 +51,28 @@ class Program:
     original: tuple[int, ...]
     reruns: tuple[Rerun, ...]
     fetches: tuple[tuple[int, int], ...]
+    _touched: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     def touched(self, problem: Problem) -> Mapping[int, list[int]]:
-        """By tensor, the events that read or write it, ascending."""
-        index = problem.step.index
-        found: dict[int, list[int]] = {}
+        """By tensor, the events that read or write it, ascending.
+
+        Args:
+            problem: the one that this program is for: the answer is kept.
+        """
+        if self._touched:
+            return self._touched
+        touches = problem.step.index.touches
+        found: defaultdict[int, list[int]] = defaultdict(list)
         for event, op in enumerate(self.compute):
-            for tensor, _ in index.reads[op] + index.writes[op]:
-                events = found.setdefault(tensor, [])
-                if not events or events[-1] != event:
-                    events.append(event)
-        return found
+            for tensor in touches[op]:
+                found[tensor].append(event)
+        self._touched.update(found)
+        return self._touched
+
+    def with_fetches(self, fetches: Iterable[tuple[int, int]]) -> Program:
+        """The same events with other fetches, in any order."""
+        in_order = sorted(fetches, key=lambda fetch: (fetch[1], fetch[0]))
+        return replace(self, fetches=tuple(in_order))
 
 
 class _Writer:
@@ -82,11 +94,8 @@ class _Writer:
         self.compute.extend(block.operations)
         self.reruns.append(Rerun(block, first, len(self.compute) - 1))
 
-    def program(self, fetches: Iterable[tuple[int, int]] = ()) -> Program:
-        in_order = sorted(fetches, key=lambda fetch: (fetch[1], fetch[0]))
-        return Program(
-            tuple(self.compute), tuple(self.original), tuple(self.reruns), tuple(in_order)
-        )
+    def program(self) -> Program:
+        return Program(tuple(self.compute), tuple(self.original), tuple(self.reruns), ())
 
 
 def program_of(problem: Problem, plan: Plan) -> Program:
@@ -133,7 +142,7 @@ def program_of(problem: Problem, plan: Plan) -> Program:
             wanted = needs_after(problem, program, touched, tensor, done)
             if wanted:
                 fetches.append((tensor, wanted[0]))
-    return writer.program(fetches)
+    return program.with_fetches(fetches)
 
 
 def program_with(
@@ -158,14 +167,15 @@ def program_with(
         for number in reruns.get(op, ()):
             writer.run_again(number)
         writer.run(op)
-    touched = writer.program().touched(problem)
+    program = writer.program()
+    touched = program.touched(problem)
 
     def needed(op: int, tensor: int) -> int:
         own, end = set(index.writers[tensor]), writer.original[op]
         events = (e for e in touched[tensor] if begins[op] <= e <= end)
         return next((e for e in events if writer.compute[e] not in own), end)
 
-    return writer.program((tensor, needed(op, tensor)) for op, tensor in fetches)
+    return program.with_fetches((tensor, needed(op, tensor)) for op, tensor in fetches)
 
 
 def in_order(problem: Problem, numbers: Collection[int]) -> list[int]:
@@ -218,7 +228,8 @@ def program_in(problem: Problem, schedule: Schedule) -> Program | None:
             return None
         writer.run_again(number)
         event += len(operations)
-    touched = writer.program().touched(problem)
+    program = writer.program()
+    touched = program.touched(problem)
     fetches = []
     for copy in schedule.copies_in:
         own = set(index.writers[copy.tensor])
@@ -226,4 +237,4 @@ def program_in(problem: Problem, schedule: Schedule) -> Program | None:
         need = next(events, None)
         if need is not None:
             fetches.append((copy.tensor, need))
-    return writer.program(fetches)
+    return program.with_fetches(fetches)

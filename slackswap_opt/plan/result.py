@@ -36,6 +36,8 @@ class PlanResult:
         solver: name and version of the solver whose answer it rests on, if any.
         planning_s: wall time spent.
         time_limited: whether a wall-clock limit ended the search, so that another run may differ.
+        proven_ns: a verified lower limit on the step time of every schedule, where the planner
+            worked on one.
     """
 
     planner: str
@@ -47,6 +49,7 @@ class PlanResult:
     solver: str | None = None
     planning_s: float = 0.0
     time_limited: bool = False
+    proven_ns: int | None = None
 
     def named(self, planner: str) -> PlanResult:
         """The same result under another planner's name."""

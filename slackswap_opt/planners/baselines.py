@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from slackswap_opt.plan import Action, Plan, PlanResult, Problem, Status
 from slackswap_opt.planners.realize import realize
+from slackswap_opt.step import layers_of
 
 Policy = Callable[[Problem], Plan]
 
@@ -21,7 +22,10 @@ def keep_all(problem: Problem) -> PlanResult:
 
 
 def recompute_all(problem: Problem) -> PlanResult:
-    """Keep what crosses a layer boundary, recompute everything inside of each layer."""
+    """Keep what crosses a layer boundary, recompute everything inside of each layer.
+
+    Layers are what operations are labelled with or, in a step without labels, its repeated blocks.
+    """
     return _carry_out("recompute-all", problem, lambda p: _checkpoint_every(p, 1))
 
 
@@ -32,7 +36,7 @@ def sqrt_n(problem: Problem) -> PlanResult:
     """
 
     def policy(p: Problem) -> Plan:
-        return _checkpoint_every(p, max(1, round(math.sqrt(len(_layers(p))))))
+        return _checkpoint_every(p, max(1, round(math.sqrt(len(set(_layers(p).values()))))))
 
     return _carry_out("sqrt-n", problem, policy)
 
@@ -74,20 +78,25 @@ def _carry_out(name: str, problem: Problem, policy: Policy) -> PlanResult:
     )
 
 
-def _layers(problem: Problem) -> list[str]:
-    """Labels of the forward operations, in order."""
-    index = problem.step.index
-    ops = problem.step.operations
-    return list(dict.fromkeys(ops[o].layer for o in range(index.operations) if index.forward[o]))
+def _layers(problem: Problem) -> dict[int, str]:
+    """Each forward operation's layer: its label or, where all are alike, the block it repeats."""
+    index, ops = problem.step.index, problem.step.operations
+    forward = [o for o in range(index.operations) if index.forward[o]]
+    labels: Sequence[str] = [op.layer for op in ops]
+    if len({labels[o] for o in forward}) <= 1:
+        labels = layers_of(problem.step)
+    return {o: labels[o] for o in forward}
 
 
 def _checkpoint_every(problem: Problem, layers_per_segment: int) -> Plan:
     """Keep what passes from one segment of layers to another; recompute all else."""
-    order = {label: n // layers_per_segment for n, label in enumerate(_layers(problem))}
-    index, ops = problem.step.index, problem.step.operations
+    layers, index = _layers(problem), problem.step.index
+    order = {
+        label: n // layers_per_segment for n, label in enumerate(dict.fromkeys(layers.values()))
+    }
 
     def segment(op: int) -> int:
-        return order[ops[op].layer]
+        return order[layers[op]]
 
     def crosses(tensor: int) -> bool:
         touching = [*index.writers[tensor], *index.readers[tensor]]

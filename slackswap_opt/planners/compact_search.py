@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from slackswap_opt.formulation.compact import CompactModel, compact_model
 from slackswap_opt.formulation.neighbourhood import assignment, neighbourhood
-from slackswap_opt.formulation.sets import WORK, Sets, Tightening
+from slackswap_opt.formulation.sets import HOPS, WORK, Sets, Tightening
 from slackswap_opt.plan import Action, Plan
 from slackswap_opt.planners.realize import Realized
 from slackswap_opt.planners.search import (
     LESSONS,
     PATIENCE,
+    SOLVE_S,
     Search,
     complete,
     round_relaxation,
@@ -36,12 +37,23 @@ def compact_search(search: Search, *, whole: bool) -> None:
             then a few stretches at a time are decided anew.
     """
     for drained in (False, True):
-        _solve_and_tighten(search, drained=drained, whole=whole)
+        _solve_and_tighten(search, drained=drained, hops=HOPS, whole=whole)
         if search.done():
             return
 
 
-def _solve_and_tighten(search: Search, *, drained: bool, whole: bool) -> None:
+def recompute_search(search: Search, hops: int, *, whole: bool) -> None:
+    """The same where nothing may be swapped.
+
+    Args:
+        search: the state, which is updated.
+        hops: how far downstream, in blocks, a need may lie that re-executes a block.
+        whole: as `compact_search`.
+    """
+    _solve_and_tighten(search, drained=True, hops=hops, whole=whole)
+
+
+def _solve_and_tighten(search: Search, *, drained: bool, hops: int, whole: bool) -> None:
     """Solve, simulate, learn; until there is nothing to learn or nothing improves."""
     tightening = Tightening()
     chance = random.Random(0)
@@ -49,11 +61,13 @@ def _solve_and_tighten(search: Search, *, drained: bool, whole: bool) -> None:
     lessons = idle = 0
     while lessons < LESSONS and idle < PATIENCE and not search.done():
         known = plan or (search.best.plan if search.best else None)
-        sets = Sets(search.problem, tightening, [known] if known else [], drained=drained)
+        plans = [known] if known else []
+        sets = Sets(search.problem, tightening, plans, drained=drained, hops=hops)
         cm = compact_model(sets)
         start = assignment(cm, sets, known) if known else None
         if whole:
-            values = complete(search, cm.model, {}, start, SHORT_NODES)
+            longest_s = SOLVE_S if search.problem.swaps else search.seconds_left()
+            values = complete(search, cm.model, {}, start, SHORT_NODES, longest_s)
         elif plan is None:
             choices = (*cm.keep.values(), *cm.swap.values())
             values = round_relaxation(search, cm.model, choices, start)

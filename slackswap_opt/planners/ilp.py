@@ -10,7 +10,8 @@
    windowed ILP around the best program.
 3. Each solution is lowered and simulated. Where memory runs out or a stall comes that the model did
    not plan, the model is tightened by what the verdict says, and solved again.
-4. Stop at the gap asked for, when nothing improves any more, or at the time limit.
+4. Where that leaves a gap, better the bound by branching on the integers of its cut.
+5. Stop at the gap asked for, when nothing improves any more, or at the time limit.
 
 Whatever the solver says or fails to say, the result is the best schedule that the referee accepted.
 """
@@ -22,7 +23,7 @@ import time
 from slackswap_opt.formulation.bound import bound
 from slackswap_opt.plan import PlanResult, Problem, Status
 from slackswap_opt.planners.baselines import recompute_all, selective, sqrt_n, swap_all
-from slackswap_opt.planners.compact_search import compact_search, polish
+from slackswap_opt.planners.compact_search import compact_search, polish, recompute_search
 from slackswap_opt.planners.cut_search import cut_search
 from slackswap_opt.planners.greedy import capuchin, greedy
 from slackswap_opt.planners.on_demand import on_demand
@@ -38,6 +39,13 @@ MEDIUM = 240
 """Steps with at most this many are given to it after a short search with the boundary ILP."""
 LONG = 480
 """Steps with at most this many are given to the windowed ILP at the end."""
+RECOMPUTED = 400
+"""Where nothing may be swapped, steps with at most this many are given to the compact ILP at once,
+and whole: without queues it is a small model, and its relaxation a strong one."""
+NEAR = (8, 16)
+"""How far downstream, in blocks, needs may lie where nothing is swapped: near ones first."""
+FIRST_LOOK = 20
+"""Relaxations for a better bound before the longer searches, which it may spare."""
 SHARE = 0.5
 """Part of the time that is left which the compact ILP may take; the boundary ILP half of it before,
 but all of it on long steps."""
@@ -61,13 +69,35 @@ def ilp(problem: Problem, options: IlpOptions | None = None) -> PlanResult:
     search = Search(problem, options, limit, deadline, solver=limit.solver or None)
     search.start(options.starts or tuple(plan(problem) for plan in _HEURISTICS))
     decisions = len(search.decisions)
+    plan = _with_swaps if problem.swaps else _without_swaps
+    plan(search, decisions)
+    search.prove()
+    return search.result(time.perf_counter() - began)
+
+
+def _with_swaps(search: Search, decisions: int) -> None:
     if decisions > TINY and not search.done():
         with search.share(1.0 if decisions > MEDIUM else SHARE / 2):
             cut_search(search)
+    if decisions <= MEDIUM:
+        search.prove(FIRST_LOOK)
     if decisions <= MEDIUM and not search.repeats() and not search.done():
         with search.share(SHARE):
             compact_search(search, whole=decisions <= SHORT)
             polish(search)
     if decisions <= LONG and not search.done():
         windowed_search(search)
-    return search.result(time.perf_counter() - began)
+
+
+def _without_swaps(search: Search, decisions: int) -> None:
+    """Near needs first, then programs that run anything twice, then farther needs."""
+    if decisions > RECOMPUTED and not search.done():
+        with search.share(SHARE / 2):
+            cut_search(search)
+    for number, hops in enumerate(NEAR):
+        if not search.done():
+            with search.share(1.0 if number else SHARE):
+                recompute_search(search, hops, whole=decisions <= RECOMPUTED)
+                polish(search)
+        if decisions <= LONG and not number and not search.done():
+            windowed_search(search)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from slackswap_opt.formulation._pulp import Answer, Limits, Outcome, solve
-from slackswap_opt.formulation.bound import Bound
+from slackswap_opt.formulation.bound import NODES as NODES_OF_PROOF
+from slackswap_opt.formulation.bound import Bound, Prover
 from slackswap_opt.formulation.linear import LinearModel, restrict
 from slackswap_opt.plan import Plan, PlanResult, Problem, Program, Status
 from slackswap_opt.planners.realize import Realized, realize, realize_program
@@ -58,7 +59,7 @@ class Search:
     Attributes:
         problem: what is planned.
         options: when to stop.
-        bound: the proven lower limit.
+        bound: the proven lower limit; `prove` makes it better.
         deadline: when the time is over, on the clock of `time.perf_counter`.
         best: the best result so far.
         by_solver: whether the best one came from a model.
@@ -156,16 +157,36 @@ class Search:
         finally:
             self.deadline = whole
 
+    def prove(self, nodes: int = NODES_OF_PROOF) -> None:
+        """Better the bound until the best schedule is near enough to it, or time is over.
+
+        Args:
+            nodes: relaxations to solve at most, earlier ones included.
+        """
+        if self.best_ns is None or self.done():
+            return
+        enough = self.best_ns - int(self.options.gap * self.best_ns)
+        self.bound = self._prover.run(enough, self.seconds_left(), nodes)
+        self.time_limited |= self.bound.timed_out
+
+    @cached_property
+    def _prover(self) -> Prover:
+        return Prover(self.problem, self.bound, self.options.solver)
+
     def relax(self, model: LinearModel) -> Answer:
         """Solve the relaxation of a model."""
         return self._solve(model, Limits(max(0.5, self.seconds_left())), relax=True)
 
     def decide(
-        self, model: LinearModel, nodes: int, start: Sequence[float] | None = None
+        self,
+        model: LinearModel,
+        nodes: int,
+        start: Sequence[float] | None = None,
+        longest_s: float = SOLVE_S,
     ) -> Answer:
         """Solve a model to a tenth of the gap asked for, from decisions that are known to work."""
         gap_ns = int(self.options.gap * self.problem.ideal_step_ns / 10)
-        limits = Limits(max(0.5, min(SOLVE_S, self.seconds_left())), gap_ns, nodes)
+        limits = Limits(max(0.5, min(longest_s, self.seconds_left())), gap_ns, nodes)
         return self._solve(model, limits, start)
 
     def _solve(
@@ -189,7 +210,7 @@ class Search:
             reason = "no schedule that fits was found; that none exists is not proven"
             return PlanResult(
                 "ilp", Status.INFEASIBLE, reason=reason, solver=self.solver, planning_s=seconds,
-                time_limited=self.time_limited,
+                time_limited=self.time_limited, proven_ns=self.bound.step_ns,
             )  # fmt: skip
         within = self.gap <= self.options.gap
         if within:
@@ -204,7 +225,7 @@ class Search:
             reason += f"; it is the schedule of {self.best.planner}"
         return PlanResult(
             "ilp", status, self.best.schedule, self.best.step_ns, self.best.plan, reason,
-            self.solver, seconds, self.time_limited,
+            self.solver, seconds, self.time_limited, self.bound.step_ns,
         )  # fmt: skip
 
 
@@ -241,6 +262,7 @@ def complete(
     fixed: Mapping[int, int],
     start: Mapping[int, int] | None = None,
     nodes: int = NODES,
+    longest_s: float = SOLVE_S,
 ) -> list[float] | None:
     """Solve a model with some variables fixed, starting from known decisions if there are any.
 
@@ -250,7 +272,7 @@ def complete(
     if restriction.contradiction is not None:
         return None
     known = [float(start.get(x, 0)) for x in restriction.variables] if start else None
-    answer = search.decide(restriction.model, nodes, known)
+    answer = search.decide(restriction.model, nodes, known, longest_s)
     if answer.values is None:
         return None
     values = [0.0] * len(model.variables)

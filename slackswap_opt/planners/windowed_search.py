@@ -11,7 +11,7 @@ from slackswap_opt.formulation.windowed import (
     windowed_model,
     with_residency,
 )
-from slackswap_opt.formulation.windows import Windows
+from slackswap_opt.formulation.windows import Windows, slots_of
 from slackswap_opt.plan import Program, program_in
 from slackswap_opt.planners.on_demand import TASTES, best_taste, refined
 from slackswap_opt.planners.search import Search, complete
@@ -23,10 +23,15 @@ WHOLE = 400
 WHOLE_NODES = 20_000
 """Branch-and-bound nodes for those."""
 SHAPES = ((2, 8), (6, 3), (16, 1))
-"""A neighbourhood opens some stretches of some blocks, in turn: (how many, how long)."""
+"""Neighbourhoods open some stretches of some blocks, in turn: (how many, how long),"""
+SPANS = (8, 5, 3, 2)
+"""and all blocks in the slots of one part of the step out of so many, around a slot in which
+something runs again: larger parts the longer nothing has been found."""
+WIDEN = 8
+"""Neighbourhoods without improvement before the next larger part."""
 PATIENCE = 60
 """Neighbourhoods without improvement before the windows are widened."""
-TRIALS, TRIALS_PER_TENSOR = 1000, 5
+TRIALS, TRIALS_PER_TENSOR = 2000, 10
 """Changes of taste, at most; they take at most a third of the time that is left."""
 
 
@@ -50,7 +55,7 @@ def evict_on_demand(search: Search) -> None:
         return
     before = search.best_ns
     search.judge_program(found[1], by_solver=False)
-    if search.best_ns == before:
+    if problem.swaps and search.best_ns == before:
         return
     trials = min(TRIALS, TRIALS_PER_TENSOR * len(problem.blocks.evictable))
     with search.share(1 / 3):
@@ -66,7 +71,7 @@ def _descend(search: Search, hops: int) -> bool:
     program = _best_program(search)
     if program is None:
         return False
-    windows = Windows(search.problem, hops)
+    windows = Windows(search.problem, hops, also=slots_of(search.problem, program))
     wm = windowed_model(windows)
     known = known_values(wm, windows, program)
     if sum(variable.integer for variable in wm.model.variables) <= WHOLE:
@@ -77,16 +82,16 @@ def _descend(search: Search, hops: int) -> bool:
     chance = random.Random(hops)
     fastest, idle = search.best_ns, 0
     while idle < PATIENCE and not search.done():
-        shape = SHAPES[idle % len(SHAPES)]
-        found = _reopened(
-            search, windows, wm, known, _stretches(list(windows.reruns), shape, chance)
-        )
+        opened = _opened(windows, wm, known, idle, chance)
+        found = _reopened(search, windows, wm, known, opened)
         idle += 1
         if found is None or found == known:
             continue
-        search.judge_program(wm.program(windows, found))
+        realized = search.judge_program(wm.program(windows, found))
         if search.best_ns != fastest:
             known, fastest, idle = found, search.best_ns, 0
+        elif realized.verdict.step_ns == fastest:
+            known = found  # as good, and elsewhere
     return True
 
 
@@ -94,6 +99,26 @@ def _best_program(search: Search) -> Program | None:
     if search.best is None or search.best.schedule is None:
         return None
     return program_in(search.problem, search.best.schedule)
+
+
+def _opened(
+    windows: Windows, wm: WindowedModel, known: Mapping[int, int], turn: int, chance: random.Random
+) -> set[int]:
+    """The re-executions and fetches that a neighbourhood opens."""
+    number, in_time = divmod(turn, 2)
+    if not in_time:
+        shape = SHAPES[number % len(SHAPES)]
+        numbers = _stretches(list(windows.reruns), shape, chance)
+        outputs = {t for n in numbers for t in windows.blocks[n].outputs}
+        opened = {x for n in numbers for x in wm.rerun[n].values()}
+        return opened | {x for t in outputs for x in wm.fetch.get(t, {}).values()}
+    slots = [
+        (k, x) for owner in (wm.rerun, wm.fetch) for own in owner.values() for k, x in own.items()
+    ]
+    busy = [k for k, x in slots if known[x]] or [k for k, _ in slots]
+    length = windows.index.operations // SPANS[min(turn // WIDEN, len(SPANS) - 1)]
+    begin = chance.choice(busy) - chance.randrange(length + 1)
+    return {x for k, x in slots if begin <= k <= begin + length}
 
 
 def _stretches(numbers: list[int], shape: tuple[int, int], chance: random.Random) -> set[int]:
@@ -113,16 +138,22 @@ def _reopened(
     known: Mapping[int, int],
     opened: set[int],
 ) -> dict[int, int] | None:
-    """Decide some blocks anew, all else as it is; None if that fails."""
-    blocks = [windows.blocks[n] for n in opened]
-    outputs = {t for block in blocks for t in block.outputs}
-    touched = outputs | {t for block in blocks for t in block.inputs}
+    """Decide some re-executions and fetches anew, all else as it is; None if that fails."""
+    blocks = [windows.blocks[n] for n, slots in wm.rerun.items() if opened & set(slots.values())]
+    touched = {t for t, slots in wm.fetch.items() if opened & set(slots.values())}
+    touched.update(t for block in blocks for t in (*block.outputs, *block.inputs))
     fixed = {
         x: known[x]
-        for owners, free in ((wm.rerun, opened), (wm.fetch, outputs), (wm.there, touched))
-        for owner, slots in owners.items()
-        if owner not in free
+        for owners in (wm.rerun, wm.fetch)
+        for slots in owners.values()
         for x in slots.values()
+        if x not in opened
+    }
+    fixed |= {
+        x: known[x] for t, slots in wm.there.items() if t not in touched for x in slots.values()
+    }
+    fixed |= {
+        v: known[v] for (t, _), chain in wm.wanted.items() if t not in touched for _, v in chain
     }
     values = complete(search, wm.model, fixed, known)
     if values is None:

@@ -1,8 +1,8 @@
 """Many playings at once: schedules of one step, scenarios of one schedule, or both.
 
 Every lane says exactly what `engine.simulate` says of it alone. Lanes with a regular schedule
-(`program.py`) are played together by `lockstep.play`; the others, one by one, by `engine.Player`.
-A batch of few lanes is played one by one, too: array operations pay only from `TOGETHER` lanes on.
+(`program.py`) are played together by `lockstep.play`, however few they are; `engine.Player` plays
+the others, and words what is wrong with a schedule.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from slackswap_opt.plan.schedule import Schedule
 from slackswap_opt.simulator import lockstep
 from slackswap_opt.simulator.engine import Player, check_structure
 from slackswap_opt.simulator.lane import UNDISTURBED, WORK_PER_BYTE, Lane
-from slackswap_opt.simulator.lockstep import FAR, NEVER
+from slackswap_opt.simulator.lanes import Inputs
 from slackswap_opt.simulator.program import Program, regular_program
+from slackswap_opt.simulator.record import NEVER, Record
 from slackswap_opt.simulator.scenarios import Scenarios, checked, rates_of
+from slackswap_opt.simulator.tables import FAR
 from slackswap_opt.simulator.verdict import Verdict
 from slackswap_opt.step import TrainingStep
 
 Ints = NDArray[np.int64]
 
-TOGETHER = 16
-"""Lanes from which playing them together is faster than one by one."""
 LONGEST_NS = 1 << 40
 """Events that last longer are not played together; work in finer units must fit 64 bits."""
 MOST = 2.0**60
@@ -36,43 +36,13 @@ MOST = 2.0**60
 
 
 @dataclass(frozen=True)
-class BatchVerdict:
-    """What the referee says of every lane. B lanes; -1 where something never happened.
+class BatchVerdict(Record):
+    """What the referee says of every lane.
 
     Attributes:
-        compute_start_ns: (E, B), E the events of the longest schedule.
-        compute_end_ns: (E, B).
-        out_start_ns: (O, B).
-        out_end_ns: (O, B).
-        in_start_ns: (I, B).
-        in_end_ns: (I, B).
-        step_ns: (B,) end of the last compute event, -1 where the step did not finish.
-        peak_bytes: (B,) largest memory in use.
-        host_bytes: (B,) largest pinned memory in use.
-        stuck_event: (B,) compute event before which memory ran out, -1 where it did not.
-        stuck_ns: (B,) when that was.
-        missing_bytes: (B,) by how much that event did not fit; 0 where it waited for a copy that
-            could not start.
-        memory_ns: (M, B) instants at which memory in use may change; no rows unless asked for.
-        memory_bytes: (M, B) bytes in use from then on, -1 after a lane's last change. An entry
-            that repeats the one before it is no change; `memory` leaves both out.
         errors: by lane, what is wrong with its schedule. The arrays say nothing of these lanes.
     """
 
-    compute_start_ns: Ints
-    compute_end_ns: Ints
-    out_start_ns: Ints
-    out_end_ns: Ints
-    in_start_ns: Ints
-    in_end_ns: Ints
-    step_ns: Ints
-    peak_bytes: Ints
-    host_bytes: Ints
-    stuck_event: Ints
-    stuck_ns: Ints
-    missing_bytes: Ints
-    memory_ns: Ints
-    memory_bytes: Ints
     errors: Mapping[int, ScheduleError]
     _batch: _Batch
 
@@ -237,24 +207,23 @@ class _Batch:
 
     def play(self) -> BatchVerdict:
         lanes = len(self.which)
-        programs = self._programs() if lanes >= TOGETHER else {}
+        programs = self._programs()
         number = np.flatnonzero(np.isin(self.which, list(programs)))
+        results = _Results(_longest(self.schedules), lanes)
+        alone = np.ones(lanes, dtype=bool)
         if number.size:
             inputs = _pick(self._inputs(programs), number)
-            together = _can_play_together(self.step, inputs)
-            number, inputs = number[together], _pick(inputs, np.flatnonzero(together))
-        results = _Results(_longest(self.schedules), lanes)
-        alone = set(range(lanes))
-        if len(number) >= TOGETHER:
+            together = np.flatnonzero(_can_play_together(self.step, inputs))
+            number, inputs = number[together], _pick(inputs, together)
+        if number.size:
             place = {schedule: at for at, schedule in enumerate(programs)}
             inputs = replace(
                 inputs, which=np.array([place[int(w)] for w in inputs.which], dtype=np.int64)
             )
-            outcome = lockstep.play(list(programs.values()), inputs, timeline=self.timeline)
-            results.put(number, outcome)
-            wrong = (outcome.stuck_event != NEVER) & ~outcome.out_of_memory
-            alone -= set(number[~wrong].tolist())
-        for lane in sorted(alone):
+            record, wrong = lockstep.play(list(programs.values()), inputs, timeline=self.timeline)
+            results.put(number, record)
+            alone[number[~wrong]] = False
+        for lane in np.flatnonzero(alone).tolist():
             results.put_alone(lane, self.play_alone)
         return results.verdict(self)
 
@@ -271,7 +240,7 @@ class _Batch:
                 found[number] = program
         return found
 
-    def _inputs(self, programs: Mapping[int, Program]) -> lockstep.Inputs:
+    def _inputs(self, programs: Mapping[int, Program]) -> Inputs:
         """The numbers of all lanes; those of lanes without a program mean nothing."""
         lanes, given, link = len(self.which), self.scenarios, self.machine.link
         events, outs, ins = _longest(self.schedules)
@@ -280,16 +249,16 @@ class _Batch:
 
         def table(array: ArrayLike | None, rows: int, queue: Callable[[Schedule], Ints]) -> Ints:
             if array is not None:
-                return np.asarray(array)
+                return np.asarray(array)[:rows]
             per_schedule = np.ones((len(self.schedules), rows), dtype=np.int64)
             for number in programs:
                 found = queue(self.schedules[number])
                 per_schedule[number, : len(found)] = found
-            return per_schedule[self.which].T
+            return per_schedule.T.take(self.which, axis=1)
 
         rates, speeds = link.rates(), link.compute_speeds()
         limit = self.machine.host.pinned_bytes
-        return lockstep.Inputs(
+        return Inputs(
             which=self.which,
             duration_ns=table(given.duration_ns, events, lambda s: duration[list(s.compute)]),
             out_work=table(given.out_work, outs, lambda s: work[[c.tensor for c in s.copies_out]]),
@@ -319,8 +288,8 @@ def _longest(schedules: Sequence[Schedule]) -> tuple[int, int, int]:
     )
 
 
-def _can_play_together(step: TrainingStep, inputs: lockstep.Inputs) -> NDArray[np.bool_]:
-    """(B,) lanes in which every copy takes time and nothing leaves 64 bits."""
+def _can_play_together(step: TrainingStep, inputs: Inputs) -> NDArray[np.bool_]:
+    """(B,) lanes in which nothing leaves 64 bits."""
     index = step.index
     held = int(index.size_bytes.sum()) + int(index.workspace_bytes.max(initial=0))
     possible = inputs.latency_ns >= 0
@@ -330,11 +299,10 @@ def _can_play_together(step: TrainingStep, inputs: lockstep.Inputs) -> NDArray[n
     possible &= inputs.duration_ns.sum(axis=0, dtype=np.float64) < MOST
     for work in (inputs.out_work, inputs.in_work):
         possible &= work.sum(axis=0, dtype=np.float64) < MOST
-        possible &= (work.min(axis=0, initial=1) > 0) | (inputs.latency_ns > 0)
     return possible
 
 
-def _pick(inputs: lockstep.Inputs, lanes: Ints) -> lockstep.Inputs:
+def _pick(inputs: Inputs, lanes: Ints) -> Inputs:
     """The numbers of some lanes."""
     if len(lanes) == len(inputs.which):
         return inputs
@@ -347,42 +315,38 @@ _PER_EVENT = (
     "compute_start_ns", "compute_end_ns", "out_start_ns", "out_end_ns", "in_start_ns", "in_end_ns",
 )  # fmt: skip
 _PER_LANE = ("step_ns", "peak_bytes", "host_bytes", "stuck_event", "stuck_ns", "missing_bytes")
+_MEMORY = ("memory_ns", "memory_bytes")
 
 
 class _Results:
-    """Arrays for all lanes, filled from lanes played together and lanes played alone."""
+    """Records for all lanes, filled from lanes played together and lanes played alone."""
 
     def __init__(self, rows: tuple[int, int, int], lanes: int) -> None:
         self.rows, self.lanes = rows, lanes
-        self.arrays: dict[str, Ints] = {}
+        self.record: Record | None = None
         self.memory: list[tuple[Ints, Ints, Ints]] = []
         self.errors: dict[int, ScheduleError] = {}
 
-    def put(self, lanes: Ints, outcome: lockstep.Outcome) -> None:
+    def put(self, lanes: Ints, record: Record) -> None:
         """Everything of lanes that were played together."""
         if len(lanes) == self.lanes:
-            self.arrays = {name: getattr(outcome, name) for name in _PER_EVENT + _PER_LANE}
+            self.record = record
         else:
-            self._allocate()
+            ours = self._all_lanes()
             for name in _PER_EVENT + _PER_LANE:
-                array = getattr(outcome, name)
-                self.arrays[name][..., lanes] = array
-        self.memory.append((lanes, outcome.memory_ns, outcome.memory_bytes))
+                getattr(ours, name)[..., lanes] = getattr(record, name)
+        self.memory.append((lanes, record.memory_ns, record.memory_bytes))
 
-    def _allocate(self) -> None:
-        if not self.arrays:
-            for name, rows in zip(_PER_EVENT, np.repeat(self.rows, 2), strict=True):
-                self.arrays[name] = np.full((rows, self.lanes), NEVER, dtype=np.int64)
-            for name in _PER_LANE:
-                self.arrays[name] = np.full(self.lanes, NEVER, dtype=np.int64)
+    def _all_lanes(self) -> Record:
+        if self.record is None:
+            self.record = Record.blank(*self.rows, 0, self.lanes)
+        return self.record
 
     def put_alone(self, lane: int, play: Callable[[int], Verdict]) -> None:
         """Play one lane and take what the referee says of it."""
-        self._allocate()
-        for name in _PER_EVENT:
-            self.arrays[name][:, lane] = NEVER
-        for name in _PER_LANE:
-            self.arrays[name][lane] = NEVER
+        ours = self._all_lanes()
+        for name in _PER_EVENT + _PER_LANE:
+            getattr(ours, name)[..., lane] = NEVER
         try:
             verdict = play(lane)
         except ScheduleError as error:
@@ -391,7 +355,7 @@ class _Results:
         line, stop = verdict.timeline, verdict.out_of_memory
         for name in _PER_EVENT:
             array = getattr(line, name)
-            self.arrays[name][: len(array), lane] = array
+            getattr(ours, name)[: len(array), lane] = array
         numbers = (
             NEVER if verdict.step_ns is None else verdict.step_ns,
             verdict.peak_bytes,
@@ -401,30 +365,25 @@ class _Results:
             0 if stop is None else stop.missing_bytes,
         )
         for name, number in zip(_PER_LANE, numbers, strict=True):
-            self.arrays[name][lane] = number
+            getattr(ours, name)[lane] = number
         memory = line.memory_ns[:, None], line.memory_bytes[:, None]
         self.memory.append((np.array([lane]), *memory))
 
     def verdict(self, batch: _Batch) -> BatchVerdict:
         """The whole batch."""
-        self._allocate()
-        memory_ns, memory_bytes = self._memory(timeline=batch.timeline)
-        return BatchVerdict(
-            **self.arrays,
-            memory_ns=memory_ns,
-            memory_bytes=memory_bytes,
-            errors=self.errors,
-            _batch=batch,
+        arrays = vars(self._all_lanes()) | dict(
+            zip(_MEMORY, self._timeline(wanted=batch.timeline), strict=True)
         )
+        return BatchVerdict(**arrays, errors=self.errors, _batch=batch)
 
-    def _memory(self, *, timeline: bool) -> tuple[Ints, Ints]:
-        if timeline and len(self.memory) == 1 and len(self.memory[0][0]) == self.lanes:
+    def _timeline(self, *, wanted: bool) -> tuple[Ints, Ints]:
+        if wanted and len(self.memory) == 1 and len(self.memory[0][0]) == self.lanes:
             return self.memory[0][1:]
-        most = max((len(ns) for _, ns, _ in self.memory), default=0) if timeline else 0
-        memory_ns = np.full((most, self.lanes), NEVER, dtype=np.int64)
-        memory_bytes = np.full((most, self.lanes), NEVER, dtype=np.int64)
-        if timeline:
+        most = max((len(ns) for _, ns, _ in self.memory), default=0) if wanted else 0
+        memory_ns, memory_bytes = np.full((2, most, self.lanes), NEVER, dtype=np.int64)
+        if wanted:
             for lanes, instants, levels in self.memory:
                 memory_ns[: len(instants), lanes] = instants
                 memory_bytes[: len(levels), lanes] = levels
+                memory_bytes[len(levels) :, lanes] = NEVER
         return memory_ns, memory_bytes

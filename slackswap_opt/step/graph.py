@@ -6,13 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
 from slackswap_opt.errors import InputError
 from slackswap_opt.step.indexed import IndexedStep
-from slackswap_opt.step.model import Operation, Tensor, Value
+from slackswap_opt.step.model import Operation, Phase, Tensor, Value
 
 if TYPE_CHECKING:
     from slackswap_opt.step.backward import Rules
@@ -57,14 +58,16 @@ class TrainingStep:
         Raises:
             InputError: with every fault found: duplicate or unknown names, sizes and durations
                 out of range, values read but never written, versions written twice or out of
-                order, cycles (printed).
+                order, numbers of samples that contradict each other, cycles (printed).
         """
         ops, storages = list(operations), list(tensors)
+        _refuse_other_types(ops, storages)
         faults = list(_name_faults(ops, storages)) + list(_range_faults(ops, storages))
         if faults:
             raise InputError(*faults)
         ops = _resolve_aliases(ops, storages)
-        faults = list(_value_faults(ops, {t.name: t for t in storages}))
+        by_name = {t.name: t for t in storages}
+        faults = list(_value_faults(ops, by_name)) or list(_sample_faults(ops, by_name))
         if faults:
             raise InputError(*faults)
         ordered = _execution_order(ops)
@@ -131,6 +134,28 @@ class TrainingStep:
         )
 
 
+def _refuse_other_types(ops: Sequence[object], tensors: Sequence[object]) -> None:
+    """For those who build steps without a type checker."""
+    faults = [
+        f"{tensor!r:.80} is no Tensor; write Tensor.of(name, bytes)"
+        for tensor in tensors
+        if not isinstance(tensor, Tensor)
+    ]
+    for op in ops:
+        if not isinstance(op, Operation):
+            faults.append(f"{op!r:.80} is no Operation; write Operation(name, phase, ns, ...)")
+            continue
+        faults.extend(
+            f"operation {op.name!r}: {value!r:.80} is no Value; write Value(tensor)"
+            for value in (*op.reads, *op.writes)
+            if not isinstance(value, Value)
+        )
+        if not isinstance(op.phase, Phase):
+            faults.append(f"operation {op.name!r}: phase is {op.phase!r:.80}, expected a Phase")
+    if faults:
+        raise InputError(*faults)
+
+
 def _name_faults(ops: Sequence[Operation], tensors: Sequence[Tensor]) -> Iterator[str]:
     if not ops:
         yield "the step has no operations; add at least one"
@@ -147,18 +172,19 @@ def _name_faults(ops: Sequence[Operation], tensors: Sequence[Tensor]) -> Iterato
 
 
 def _range_faults(ops: Sequence[Operation], tensors: Sequence[Tensor]) -> Iterator[str]:
-    def whole(what: str, owner: str, field: str, number: object, limit: int) -> Iterator[str]:
-        if not isinstance(number, int) or isinstance(number, bool):
-            yield f"{what} {owner!r}: {field} is {number!r}, expected a whole number"
-        elif not 0 <= number <= limit:
-            yield f"{what} {owner!r}: {field} is {number}, expected 0 to {limit}"
-
-    for op in ops:
-        yield from whole("operation", op.name, "duration_ns", op.duration_ns, MAX_NS)
-        yield from whole("operation", op.name, "workspace_bytes", op.workspace_bytes, MAX_BYTES)
-    for tensor in tensors:
-        yield from whole("tensor", tensor.name, "size_bytes", tensor.size_bytes, MAX_BYTES)
-        yield from whole("tensor", tensor.name, "transfer_bytes", tensor.transfer_bytes, MAX_BYTES)
+    kinds: tuple[tuple[str, Sequence[Any], dict[str, int]], ...] = (
+        ("operation", ops, {"duration_ns": MAX_NS, "workspace_bytes": MAX_BYTES}),
+        ("tensor", tensors, dict.fromkeys(("size_bytes", "transfer_bytes", "samples"), MAX_BYTES)),
+    )
+    for what, owners, limits in kinds:
+        for field, limit in limits.items():
+            for owner, number in zip(owners, map(attrgetter(field), owners), strict=True):
+                if type(number) is int and 0 <= number <= limit:
+                    continue
+                if not isinstance(number, int) or isinstance(number, bool):
+                    yield f"{what} {owner.name!r}: {field} is {number!r}, expected a whole number"
+                elif not 0 <= number <= limit:
+                    yield f"{what} {owner.name!r}: {field} is {number}, expected 0 to {limit}"
 
 
 def _resolve_aliases(ops: Sequence[Operation], tensors: Sequence[Tensor]) -> list[Operation]:
@@ -219,6 +245,29 @@ def _value_faults(ops: Sequence[Operation], tensors: dict[str, Tensor]) -> Itera
                     f"operation {op.name!r} reads {value} and writes it; "
                     "an in-place write makes version N+1"
                 )
+
+
+def _sample_faults(ops: Sequence[Operation], tensors: dict[str, Tensor]) -> Iterator[str]:
+    for op in ops:
+        if not op.per_sample:
+            continue
+        for value in op.writes:
+            if not tensors[value.tensor].samples:
+                yield (
+                    f"operation {op.name!r} works per sample, but {value.tensor!r}, which it "
+                    "writes, has no samples; say how many, or leave per_sample out"
+                )
+        counts = {v.tensor: tensors[v.tensor].samples for v in (*op.reads, *op.writes)}
+        first: dict[int, str] = {}
+        for name, count in counts.items():
+            if count:
+                first.setdefault(count, name)
+        if len(first) > 1:
+            found = ", ".join(f"{count} in {name!r}" for count, name in first.items())
+            yield (
+                f"operation {op.name!r} works per sample, but its tensors have different numbers "
+                f"of samples ({found}); make them the same, or leave per_sample out"
+            )
 
 
 def _dependency_graph(ops: Sequence[Operation]) -> nx.DiGraph[Any]:

@@ -23,7 +23,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 from slackswap_opt.errors import InputError
 from slackswap_opt.step.graph import MAX_BYTES, MAX_NS, TrainingStep
@@ -34,18 +34,19 @@ NS_PER_UNIT = {"duration_ns": 1, "duration_us": 10**3, "duration_ms": 10**6, "du
 
 OPERATION_FIELDS = (
     "role", "name", "phase", *NS_PER_UNIT, "size_bytes", "parameter_bytes", "workspace_bytes",
-    "layer", "recomputable", "random",
+    "layer", "recomputable", "random", "per_sample",
 )  # fmt: skip
 TENSOR_FIELDS = (
-    "role", "name", "size_bytes", "transfer_bytes", "static", "aliases", "storage", "version",
+    "role", "name", "size_bytes", "transfer_bytes", "static", "aliases", "samples", "storage",
+    "version",
 )  # fmt: skip
 EDGE_FIELDS = ("tensor", "size_bytes", "position")
 LISTS = ("aliases", "notes")
 """Attributes that hold several texts."""
-FLAGS = ("static", "recomputable", "random")
+FLAGS = ("static", "recomputable", "random", "per_sample")
 NUMBERS = (
-    *NS_PER_UNIT, "size_bytes", "transfer_bytes", "parameter_bytes", "workspace_bytes", "version",
-    "position",
+    *NS_PER_UNIT, "size_bytes", "transfer_bytes", "parameter_bytes", "workspace_bytes", "samples",
+    "version", "position",
 )  # fmt: skip
 
 _SYNONYMS = {
@@ -53,6 +54,7 @@ _SYNONYMS = {
     "duration_us": ("duration", "time", "latency", "cost", "runtime", "weight", "compute_time"),
     "phase": ("type", "pass", "stage"),
 }
+_PHASES = tuple(Phase)
 _SHOWN = 60
 _MOST_HINTS = 20
 _MOST_TO_COMPARE = 2000
@@ -60,8 +62,7 @@ _ENOUGH = 1000
 """Faults after which no more are looked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """A node: its identity in the graph, its attributes, and what messages put before its name."""
 
     key: Hashable
@@ -74,8 +75,7 @@ class Node:
         return f"{self.place}node {brief(self.key)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(NamedTuple):
     """An edge by the keys of its ends, its attributes, and what messages put before them."""
 
     source: Hashable
@@ -182,7 +182,7 @@ class _Reader:
         self._look_for_slips(node, OPERATION_FIELDS)
         name = self._name(node)
         phase = node.attributes.get("phase", Phase.FORWARD)
-        if phase not in tuple(Phase):
+        if phase not in _PHASES:
             close = difflib.get_close_matches(str(phase)[:100].lower(), tuple(Phase), n=1)
             hint = f"; did you mean {brief(close[0])}?" if close else ""
             self.faults.append(
@@ -198,6 +198,7 @@ class _Reader:
             layer=self._text(node, "layer"),
             recomputable=self._flag(node, "recomputable", default=True),
             random=self._flag(node, "random", default=False),
+            per_sample=self._flag(node, "per_sample", default=False),
         )
         self.made[node.key] = _Made(
             node,
@@ -233,6 +234,7 @@ class _Reader:
             (size or 0) if given is None else given,
             self._flag(node, "static", default=False),
             tuple(aliases),
+            self._whole(node, "samples") or 0,
         )
         self.tensors.append(tensor)
         self.values[node.key] = Value(tensor.name)
@@ -253,9 +255,10 @@ class _Reader:
         self._look_for_slips(edge, EDGE_FIELDS)
         ends = []
         for key in (edge.source, edge.target):
-            if key not in self.made and key not in self.values:
+            made, value = self.made.get(key), self.values.get(key)
+            if made is None and value is None:
                 self.faults.append(f"{edge.where}: there is no node {brief(key)}{self._close(key)}")
-            ends.append((self.made.get(key), self.values.get(key)))
+            ends.append((made, value))
         position = self._whole(edge, "position")
         at = math.inf if position is None else position
         size = self._whole(edge, "size_bytes")
@@ -322,13 +325,16 @@ class _Reader:
 
     def _finished(self, made: _Made) -> Operation:
         op = made.operation
-        written = [value for _, value in sorted(made.writes, key=operator.itemgetter(0))]
-        reads = [value for _, value in sorted(made.reads, key=operator.itemgetter(0))]
+        for group in (made.writes, made.reads):
+            if len(group) > 1:
+                group.sort(key=operator.itemgetter(0))
+        written = [value for _, value in made.writes]
+        reads = [value for _, value in made.reads]
         reads += [Value(f"{op.name}.weight")] if made.parameter_bytes else []
         return Operation(
             op.name, op.phase, op.duration_ns, tuple(dict.fromkeys(reads)),
             tuple(dict.fromkeys([*written, *map(Value, made.outputs)])), op.workspace_bytes,
-            op.layer, op.recomputable, op.random,
+            op.layer, op.recomputable, op.random, op.per_sample,
         )  # fmt: skip
 
     # Attributes
@@ -363,7 +369,7 @@ class _Reader:
         if field_name not in owner.attributes:
             return None
         value = owner.attributes[field_name]
-        if isinstance(value, Integral) and not isinstance(value, bool):
+        if type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool)):
             number = int(value)
             if least <= number <= MAX_BYTES:
                 return number
@@ -394,6 +400,8 @@ class _Reader:
             return 0
         (unit,) = given
         value = node.attributes[unit]
+        if type(value) is int and 0 <= value * NS_PER_UNIT[unit] <= MAX_NS:
+            return value * NS_PER_UNIT[unit]
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
             self.faults.append(f"{node.where}: {unit} is {brief(value)}, expected a finite number")
             return 0
@@ -500,6 +508,8 @@ def _operation_attributes(op: Operation) -> dict[str, Any]:
         attributes["recomputable"] = False
     if op.random:
         attributes["random"] = True
+    if op.per_sample:
+        attributes["per_sample"] = True
     return attributes
 
 
@@ -511,6 +521,8 @@ def _tensor_attributes(tensor: Tensor) -> dict[str, Any]:
         attributes["static"] = True
     if tensor.aliases:
         attributes["aliases"] = list(tensor.aliases)
+    if tensor.samples:
+        attributes["samples"] = tensor.samples
     return attributes
 
 

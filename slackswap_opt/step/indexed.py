@@ -72,6 +72,14 @@ class IndexedStep:
         return len(self.size_bytes)
 
     @cached_property
+    def touches(self) -> tuple[tuple[int, ...], ...]:
+        """Per operation, the tensors that it reads or writes, each once."""
+        return tuple(
+            tuple(dict.fromkeys(tensor for tensor, _ in (*reads, *writes)))
+            for reads, writes in zip(self.reads, self.writes, strict=True)
+        )
+
+    @cached_property
     def writers(self) -> tuple[tuple[int, ...], ...]:
         """Per tensor, the operations that write it, by version."""
         found: list[list[tuple[int, int]]] = [[] for _ in range(self.tensors)]

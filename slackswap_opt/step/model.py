@@ -47,6 +47,9 @@ class Tensor:
         static: parameters, their gradients, optimizer state and batch inputs: always on the
             device, outside of the activation budget, never planned.
         aliases: further names (views) of the same storage.
+        samples: equal slices along the batch that the storage is made of, one after the other, so
+            that it can be held in parts of whole samples; 0 if it has none or that is not known.
+            Never for parameters, their gradients and losses.
     """
 
     name: str
@@ -54,11 +57,12 @@ class Tensor:
     transfer_bytes: int
     static: bool = False
     aliases: tuple[str, ...] = ()
+    samples: int = 0
 
     @classmethod
-    def of(cls, name: str, size_bytes: int, *, static: bool = False) -> Tensor:
+    def of(cls, name: str, size_bytes: int, *, static: bool = False, samples: int = 0) -> Tensor:
         """A plain tensor, which moves as many bytes as it holds."""
-        return cls(name, size_bytes, size_bytes, static)
+        return cls(name, size_bytes, size_bytes, static, samples=samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,11 @@ class Operation:
             random generators whose state is not saved.
         random: it draws random numbers. If it is also recomputable, its generator state is saved
             and restored, so that a re-execution draws the same ones.
+        per_sample: it works on the samples of a batch one by one, so that it can run on some of
+            them: a sample of what it writes depends on that sample of each input with samples,
+            and on inputs without; its time and its workspace are in proportion to the samples.
+            False for what sums over samples (gradients of parameters, losses, statistics of a
+            batch), and where it is not known.
     """
 
     name: str
@@ -90,6 +99,7 @@ class Operation:
     layer: str = ""
     recomputable: bool = True
     random: bool = False
+    per_sample: bool = False
 
     @property
     def in_place(self) -> bool:

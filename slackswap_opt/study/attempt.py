@@ -8,7 +8,7 @@ one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from slackswap_opt.errors import InputError
@@ -92,7 +92,9 @@ def attempt(
     if limit.step_ns > target_ns:
         return Attempt(problem, target_ns, Outcome.TOO_SLOW, limit)
     best: Judged | None = None
+    proven_ns = limit.step_ns
     for judged in _answers(problem, target_ns, planner, settings, limit, report):
+        proven_ns = max(proven_ns, judged.result.proven_ns or 0)
         if judged.step_ns is None:
             continue
         if best is None or best.step_ns is None or judged.step_ns < best.step_ns:
@@ -102,7 +104,8 @@ def attempt(
                 problem, target_ns, Outcome.MET, limit, judged, judged.result.planner
             )  # fmt: skip
     name = None if best is None else best.result.planner
-    return Attempt(problem, target_ns, Outcome.MISSED, limit, best, name)
+    outcome = Outcome.TOO_SLOW if proven_ns > target_ns else Outcome.MISSED
+    return Attempt(problem, target_ns, outcome, replace(limit, step_ns=proven_ns), best, name)
 
 
 def _answers(

@@ -23,7 +23,7 @@ from slackswap_opt.formulation.bound import Bound
 from slackswap_opt.machine import Machine
 from slackswap_opt.plan import Problem, parse_budget
 from slackswap_opt.planners import PLANNERS
-from slackswap_opt.step import TrainingStep
+from slackswap_opt.step import Parts, TrainingStep, liveness
 from slackswap_opt.study.carry import pack, unpack
 from slackswap_opt.study.compare import NS_PER_S, ratio, rows_of
 from slackswap_opt.study.results import FAILED, SweepRow
@@ -78,6 +78,8 @@ class Chain:
         planners: names, in the order of the rows.
         settings: how planners and bound are run.
         fault: why there is no source.
+        parts: how the step is put in parts; budgets in percent are of the step before that.
+        swaps: whether tensors may be copied to the host.
     """
 
     point: Point
@@ -87,6 +89,8 @@ class Chain:
     planners: tuple[str, ...]
     settings: Settings
     fault: str = ""
+    parts: Parts | None = None
+    swaps: bool = True
 
     @cached_property
     def key(self) -> str:
@@ -101,6 +105,8 @@ class Chain:
             "budgets": asdict(self.budgets),
             "planners": self.planners,
             "settings": asdict(self.settings),
+            "parts": None if self.parts is None else asdict(self.parts),
+            "swaps": self.swaps,
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -187,7 +193,8 @@ def open_chain(chain: Chain) -> Opened:
     workload = chain.source if isinstance(chain.source, Workload) else None
     peak, machine = whole.liveness.ideal_peak_bytes, chain.machine
     if not budgets.of_device:
-        sizes = tuple(parse_budget(text, peak) for text in budgets.texts)
+        given = peak if chain.parts is None else liveness(_given(chain)).ideal_peak_bytes
+        sizes = tuple(parse_budget(text, given) for text in budgets.texts)
         bounds = bounds_of(whole, sizes, chain.settings)
         return Opened(sizes, (None,) * len(sizes), None, peak, whole.ideal_step_ns, bounds)
     divided = [
@@ -245,11 +252,14 @@ def rows(chain: Chain, opened: Opened, solved: Mapping[int, Solved]) -> list[Swe
             "bound_step_s": opened.bounds[size].step_ns / NS_PER_S,
             "device_memory_bytes": device,
             "static_bytes": opened.static_bytes,
+            "swaps": chain.swaps,
         }
         cell = solved[size]
         for planner in chain.planners:
             if planner in cell.rows:
-                found.append(SweepRow(**{**cell.rows[planner], **asdict(chain.point), **known}))
+                proven = {"bound_step_s": cell.rows[planner]["bound_step_s"]}
+                point = asdict(chain.point)
+                found.append(SweepRow(**{**cell.rows[planner], **point, **known, **proven}))
             else:
                 found.append(
                     SweepRow(
@@ -264,7 +274,8 @@ def failed_rows(chain: Chain, reason: str) -> list[SweepRow]:
     """The rows of a chain that could not even be opened."""
     return [
         SweepRow(
-            **asdict(chain.point), budget=text, planner=planner, status=FAILED, reason=reason
+            **asdict(chain.point), budget=text, planner=planner, status=FAILED, reason=reason,
+            swaps=chain.swaps,
         )
         for text in chain.budgets.texts
         for planner in chain.planners
@@ -294,14 +305,19 @@ def package_digest() -> str:
 @lru_cache(maxsize=2)
 def _whole(chain: Chain) -> Problem:
     """The chain's problem, kept from one budget to the next."""
+    step, machine = _given(chain), chain.machine
+    if chain.parts is not None:
+        step = chain.parts.of(step, machine.device.launch_ns)
+    return Problem(step, machine, 1, chain.swaps)
+
+
+def _given(chain: Chain) -> TrainingStep:
+    """The chain's step before it is put in parts."""
     if chain.source is None:
         raise ValueError(chain.fault)
-    step = (
-        build_step(chain.source, chain.machine)
-        if isinstance(chain.source, Workload)
-        else chain.source
-    )
-    return Problem(step, chain.machine, 1)
+    if isinstance(chain.source, Workload):
+        return build_step(chain.source, chain.machine)
+    return chain.source
 
 
 def _content(source: Workload | TrainingStep | None) -> object:

@@ -43,6 +43,7 @@ class Row:
         reason: how the result came about, or why there is none.
         bound_cut: operation at whose start the bound was found; None where it is the ideal step.
         time_limited: whether a wall-clock limit ended the search.
+        swaps: whether tensors might be copied to the host.
     """
 
     workload: str
@@ -68,6 +69,7 @@ class Row:
     reason: str = ""
     bound_cut: str | None = None
     time_limited: bool = False
+    swaps: bool = True
 
 
 def compare(
@@ -154,6 +156,7 @@ def _row(cell: Cell, planner: str) -> Row:
         reason=result.reason,
         bound_cut=step.operations[limit.cut].name if limit.cut >= 0 else None,
         time_limited=result.time_limited,
+        swaps=cell.problem.swaps,
     )
 
 

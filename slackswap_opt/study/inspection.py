@@ -9,13 +9,17 @@ import networkx as nx
 import numpy as np
 
 from slackswap_opt.plan import Problem
-from slackswap_opt.step import Phase
+from slackswap_opt.step import Phase, TrainingStep, find_repeats
 from slackswap_opt.study.account import NO_LAYER, layer_kind
 from slackswap_opt.study.smallest import LowerLimit, lower_limit
 from slackswap_opt.study.swap_value import SwapValue, swap_value
 
 LARGEST = 10
 MOST_CRITICAL = 5
+SHOWN_REPEAT = 0.03
+"""Repeats are told of whose further blocks are at least this part of the operations."""
+MEASURED = 0.1
+"""What durations may differ by in repeats of a step that has no exact ones."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,29 @@ class LayerFacts:
     operations: int
     forward_ns: int
     saved_bytes: int
+
+
+@dataclass(frozen=True)
+class RepeatFacts:
+    """Equal blocks of operations, one after the other: layers, whatever they are called.
+
+    Attributes:
+        first: name of the first operation.
+        last: name of the last one.
+        start: position of the first operation in the step, from 0.
+        length: operations of a block.
+        count: number of blocks.
+        phase: the phase they belong to.
+        tolerance: by what fraction durations that count as equal may differ.
+    """
+
+    first: str
+    last: str
+    start: int
+    length: int
+    count: int
+    phase: str
+    tolerance: float
 
 
 @dataclass(frozen=True)
@@ -95,6 +122,7 @@ class Inspection:
         critical: the layers that are latest in being moved out, the worst first.
         critical_layers: how many there are.
         layers: by kind, in order of appearance.
+        repeats: the repeated blocks that matter most, found in the operations, in order.
         largest: the largest tensors that are not static.
         notes: of the step.
     """
@@ -122,6 +150,7 @@ class Inspection:
     critical: tuple[CriticalLayer, ...]
     critical_layers: int
     layers: tuple[LayerFacts, ...]
+    repeats: tuple[RepeatFacts, ...]
     largest: tuple[TensorFacts, ...]
     notes: tuple[str, ...]
 
@@ -164,6 +193,7 @@ def inspect(problem: Problem) -> Inspection:
         critical=tuple(critical[:MOST_CRITICAL]),
         critical_layers=len(critical),
         layers=_layers(problem),
+        repeats=_repeats(problem.step),
         largest=_largest(problem),
         notes=step.notes,
     )
@@ -203,6 +233,27 @@ def _layers(problem: Problem) -> tuple[LayerFacts, ...]:
     return tuple(
         LayerFacts(kind, len(found), operations[kind], forward_ns[kind], saved[kind])
         for kind, found in labels.items()
+    )
+
+
+def _repeats(step: TrainingStep) -> tuple[RepeatFacts, ...]:
+    """Repeats that stand for a good part of the step; of a measured one by similar durations."""
+    least = SHOWN_REPEAT * len(step.operations)
+    for tolerance in (0.0, MEASURED):
+        shown = [repeat for repeat in find_repeats(step, tolerance) if repeat.saved >= least]
+        if shown:
+            break
+    return tuple(
+        RepeatFacts(
+            step.operations[repeat.start].name,
+            step.operations[repeat.end - 1].name,
+            repeat.start,
+            repeat.length,
+            repeat.count,
+            step.operations[repeat.start].phase.value,
+            tolerance,
+        )
+        for repeat in shown
     )
 
 

@@ -67,9 +67,19 @@ def judge(
         raise InvalidPlanError(
             f"{who} takes {verdict.step_ns} ns in the simulator, not {result.step_ns} ns"
         )
-    if verdict.step_ns < limit.step_ns:
+    return hold(problem, Judged(result, capacity, verdict), limit)
+
+
+def hold(problem: Problem, judged: Judged, limit: Bound) -> Judged:
+    """Hold a judged schedule against a bound.
+
+    Raises:
+        CertificateError: if it is faster than the bound.
+    """
+    if judged.step_ns is not None and judged.step_ns < limit.step_ns:
         raise CertificateError(
-            f"{who} takes {verdict.step_ns} ns, less than the bound of {limit.step_ns} ns; "
+            f"the schedule of {judged.result.planner!r} for {problem.step.name!r} takes "
+            f"{judged.step_ns} ns, less than the bound of {limit.step_ns} ns; "
             "one of the two is wrong: please report this as a defect of slackswap-opt"
         )
-    return Judged(result, capacity, verdict)
+    return judged

@@ -11,6 +11,10 @@ from slackswap_opt.plan import parse_budget
 _SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?)\s*(%?)\s*")
 
 
+PARTS_ABOVE = "256MiB"
+"""Tensors from this size on are in parts, where nothing else is said."""
+
+
 def parse_share(text: str) -> Fraction | None:
     """A share such as `5%` or `0.05`; None if the text is neither."""
     match = _SHARE.fullmatch(text)
@@ -37,3 +41,22 @@ def parse_size(text: str, whole_bytes: int, what: str) -> int:
         raise InputError(
             f"{what} {text!r} is not understood; write it like 40GiB, 40GB or 50%"
         ) from None
+
+
+def parse_bytes(text: str, what: str) -> int:
+    """A size in bytes from `256MiB`, `256MB` or a number of bytes, where there is no whole.
+
+    Args:
+        text: what the user wrote.
+        what: the option or field, for the message.
+
+    Raises:
+        InputError: if the text is none of these; shares are not.
+    """
+    try:
+        sizes = {parse_size(text, whole, what) for whole in (2**20, 2**60)}
+    except InputError:
+        sizes = set()
+    if len(sizes) != 1:
+        raise InputError(f"{what} {text!r} is not understood; write it like 256MiB or 256MB")
+    return sizes.pop()

@@ -59,6 +59,7 @@ def plan_file(cell: Cell, planner: str, package: str) -> PlanFile:
         actions={names[tensor].name: action for tensor, action in sums.actions.items()},
         schedule=schedule,
         step=problem.step,
+        swaps=problem.swaps,
     )
 
 
@@ -74,7 +75,7 @@ def replay(plan: PlanFile, capacity_bytes: int | None = None) -> Replay:
             something that is not so.
         CertificateError: if it is faster than the bound in the file.
     """
-    problem = Problem(plan.step, plan.machine, plan.budget_bytes)
+    problem = Problem(plan.step, plan.machine, plan.budget_bytes, plan.swaps)
     verdict = _played(plan, plan.budget_bytes)
     sums = account(plan.step, plan.schedule)
     _check(plan, _figures(problem, verdict, sums), sums)
@@ -119,6 +120,8 @@ def _check(plan: PlanFile, played: Figures, sums: Account) -> None:
                 f"actions: {name!r} is {said.value if said else 'not listed'} in the file, "
                 f"{does.value if does else 'no activation'} in the schedule"
             )
+    if not plan.swaps and (plan.schedule.copies_out or plan.schedule.copies_in):
+        faults.append("swaps is false in the file, but its schedule copies tensors")
     if plan.bound.cut is not None and plan.bound.cut not in {
         op.name for op in plan.step.operations
     }:

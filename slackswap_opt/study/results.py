@@ -63,6 +63,7 @@ class SweepRow:
         solver: name and version of the solver, if one was used.
         time_limited: whether a wall-clock limit ended the search, so that another run may differ.
         planning_s: wall time of the planner; differs from run to run.
+        swaps: whether tensors might be copied to the host (files from before this column: yes).
     """
 
     workload: str
@@ -96,6 +97,7 @@ class SweepRow:
     solver: str | None = None
     time_limited: bool | None = None
     planning_s: float | None = None
+    swaps: bool = True
 
 
 COLUMNS: Mapping[str, type] = {
@@ -103,6 +105,8 @@ COLUMNS: Mapping[str, type] = {
     for name, hint in get_type_hints(SweepRow).items()
 }
 """Column to the type of its values."""
+LATER = ("swaps",)
+"""Columns that older files lack."""
 _OPTIONAL = {name for name, hint in get_type_hints(SweepRow).items() if NoneType in get_args(hint)}
 
 
@@ -187,7 +191,8 @@ def row_of(values: Mapping[str, Any], place: str) -> SweepRow:
 
 
 def _header_faults(names: Collection[str], place: str) -> list[str]:
-    missing = [f"{place}: column {name!r} is missing" for name in COLUMNS if name not in names]
+    needed = (name for name in COLUMNS if name not in names and name not in LATER)
+    missing = [f"{place}: column {name!r} is missing" for name in needed]
     return missing + [
         f"{place}: column {name!r} is not known" for name in names if name not in COLUMNS
     ]

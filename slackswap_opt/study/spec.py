@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,12 +18,12 @@ from pydantic import (
 )
 
 from slackswap_opt.errors import InputError
-from slackswap_opt.formats import graph_names, graph_path, read_step, read_text
+from slackswap_opt.formats import StepFile, graph_names, graph_path, read_text, step_file
 from slackswap_opt.machine import DEFAULT_MACHINE, Machine, load_machine
 from slackswap_opt.plan import parse_budget
 from slackswap_opt.planners import PLANNERS
 from slackswap_opt.resources import validated
-from slackswap_opt.step import TrainingStep
+from slackswap_opt.step import Parts, TrainingStep
 from slackswap_opt.study.chain import (
     Budgets,
     Chain,
@@ -32,7 +32,7 @@ from slackswap_opt.study.chain import (
     with_attained_flops,
     with_link,
 )
-from slackswap_opt.study.quantities import parse_share, parse_size
+from slackswap_opt.study.quantities import PARTS_ABOVE, parse_bytes, parse_share, parse_size
 from slackswap_opt.study.static_memory import RESERVE, parse_state
 from slackswap_opt.study.sweep import Settings
 from slackswap_opt.workloads import Workload, load_workload, with_changes, workload_names
@@ -64,6 +64,10 @@ def _size(text: str) -> None:
     parse_size(text, _ANY_PEAK, "size")
 
 
+def _bytes(text: str) -> None:
+    parse_bytes(text, "size")
+
+
 def _static(text: str) -> None:
     if text.lstrip()[:1].isdigit():
         _size(text)
@@ -92,7 +96,8 @@ class SweepSpec(BaseModel):
     An axis that is left out has one value, that of the workload or machine itself.
 
     Attributes:
-        workloads: shipped workloads, workload files or step files.
+        workloads: shipped workloads, workload files or step files, `FILE@NAME=VALUE,...` for what
+            a step file leaves open; a file without durations is priced on each machine.
         machines: names of the catalogue or files.
         budgets: like `50%`, `20GiB` or bytes.
         device_memory: like `40GiB` or `100%` of the machine's: the budget is what static memory and
@@ -106,6 +111,9 @@ class SweepSpec(BaseModel):
         link_gb_per_s: rate of the link to the host, alone, in 10^9 bytes per second; the other
             rates keep their ratio to it.
         attained_flops: fraction of the arithmetic peak that large kernels reach.
+        parts: parts along the batch in which large tensors are held; whole if left out.
+        parts_above: tensors from this size on are in parts.
+        swaps: whether tensors may be copied to the host; false for recomputation only.
         gap: certified gap at which the ILP stops.
         time_limit: of the ILP per budget, in seconds.
         solver: LP and ILP solver.
@@ -140,6 +148,9 @@ class SweepSpec(BaseModel):
     attained_flops: Annotated[
         tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(strict=False)
     ] = ()
+    parts: Annotated[int, Field(ge=2)] | None = None
+    parts_above: Annotated[str, _checked(_bytes)] = PARTS_ABOVE
+    swaps: bool = True
     gap: Annotated[str, _checked(_gap)] = "0.1%"
     time_limit: _Positive = 60.0
     solver: Literal["cbc", "highs"] = "cbc"
@@ -164,6 +175,13 @@ class SweepSpec(BaseModel):
             raise ValueError("is given beside budgets; give one of the two")
         return values
 
+    @field_validator("parts_above")
+    @classmethod
+    def _of_parts(cls, text: str, info: ValidationInfo) -> str:
+        if info.data.get("parts", 0) is None:
+            raise ValueError("needs parts, the number of parts")
+        return text
+
     @field_validator("batch", "sequence", "layers")
     @classmethod
     def _of_workloads(cls, values: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
@@ -176,6 +194,13 @@ class SweepSpec(BaseModel):
         return values
 
     @property
+    def in_parts(self) -> Parts | None:
+        """How steps are put in parts."""
+        if self.parts is None:
+            return None
+        return Parts(self.parts, parse_bytes(self.parts_above, "parts_above"))
+
+    @property
     def settings(self) -> Settings:
         """How planners and bound are run."""
         return Settings(float(parse_share(self.gap) or 0), self.time_limit, self.solver)
@@ -185,21 +210,30 @@ def is_step_file(text: str) -> bool:
     """Whether a text means a shipped graph or a file with a step, and not a workload."""
     if text in graph_names():
         return True
+    text = _file(text).path
     if text in workload_names() or text.endswith(".toml"):
         return False
     path = Path(text)
     return path.exists() or path.name != text or path.suffix[1:].isalpha()
 
 
-def load_source(text: str) -> Workload | TrainingStep:
+def load_source(text: str, machine: Machine | None = None) -> Workload | TrainingStep:
     """The workload or the step that a text means.
+
+    Args:
+        text: name of a workload or graph, a file, or `FILE@NAME=VALUE,...` for what it leaves open.
+        machine: what a file without durations is priced on; the default machine if left out.
 
     Raises:
         InputError: if there is no such thing or it is faulty.
     """
-    if text in graph_names():
-        return read_step(graph_path(text))
-    return read_step(text) if is_step_file(text) else load_workload(text)
+    if is_step_file(text):
+        return _file(text).on(machine or load_machine())
+    return load_workload(text)
+
+
+def _file(text: str) -> StepFile:
+    return StepFile(str(graph_path(text))) if text in graph_names() else step_file(text)
 
 
 def is_spec(path: str | Path) -> bool:
@@ -251,9 +285,11 @@ def spec_of(data: dict[str, Any], where: str = "", folder: Path | None = None) -
 
 
 def _beside(entry: object, folder: Path) -> object:
-    if isinstance(entry, str) and entry and (folder / entry).is_file():
-        return str(folder / entry)
-    return entry
+    if not isinstance(entry, str) or not entry:
+        return entry
+    path = entry.rpartition("@")[0] or entry  # FILE@NAME=VALUE
+    found = (folder / entry).is_file() or (folder / path).is_file()
+    return str(folder / entry) if found else entry
 
 
 def chains_of(spec: SweepSpec) -> tuple[Chain, ...]:
@@ -268,20 +304,27 @@ def chains_of(spec: SweepSpec) -> tuple[Chain, ...]:
         static=spec.static_memory,
     )
     chains = []
-    sources = {name: load_source(name) for name in spec.workloads}
     machines = {name: load_machine(name) for name in spec.machines}
+    sources = {name: _on_each(name, machines) for name in spec.workloads}
     shapes = [spec.batch or (None,), spec.sequence or (None,), spec.layers or (None,)]
-    for (workload, source), machine in product(sources.items(), machines.items()):
+    for (workload, on), machine in product(sources.items(), machines.items()):
         for shape in product(*shapes):
             for rate, fraction in product(
                 spec.link_gb_per_s or (None,), spec.attained_flops or (None,)
             ):
                 chains.append(
                     _chain(
-                        (workload, source), machine, shape, rate, fraction, budgets, spec
+                        (workload, on[machine[0]]), machine, shape, rate, fraction, budgets, spec
                     )
                 )  # fmt: skip
     return tuple(chains)
+
+
+def _on_each(name: str, machines: Mapping[str, Machine]) -> dict[str, Workload | TrainingStep]:
+    """A source by machine: read once, but for files that each machine prices anew."""
+    if is_step_file(name) and _file(name).priced:
+        return {machine: load_source(name, there) for machine, there in machines.items()}
+    return dict.fromkeys(machines, load_source(name))
 
 
 def _chain(
@@ -319,4 +362,7 @@ def _chain(
         link_gb_per_s=rate if rate is not None else where.link.d2h_bytes_per_s / 1e9,
         attained_flops=fraction if fraction is not None else where.device.attained_flops,
     )
-    return Chain(point, changed, where, budgets, spec.planners, spec.settings, fault)
+    return Chain(
+        point, changed, where, budgets, spec.planners, spec.settings, fault, spec.in_parts,
+        spec.swaps,
+    )  # fmt: skip

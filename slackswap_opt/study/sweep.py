@@ -14,13 +14,25 @@ from dataclasses import dataclass, field, replace
 from slackswap_opt.errors import ScheduleError, SolverUnavailableError
 from slackswap_opt.formulation.bound import Bound, bound
 from slackswap_opt.plan import PlanResult, Problem, Status
-from slackswap_opt.planners import HEURISTICS, PLANNERS, IlpOptions, Planner, ilp
+from slackswap_opt.planners import (
+    HEURISTICS,
+    PLANNERS,
+    IlpOptions,
+    Planner,
+    ReferenceOptions,
+    ilp,
+    reference,
+)
 from slackswap_opt.simulator import simulate
-from slackswap_opt.study.judge import Judged, judge
+from slackswap_opt.study.judge import Judged, hold, judge
 from slackswap_opt.study.smallest import LowerLimit, lower_limit
 
 Report = Callable[[str], None]
 """Told what is being worked on."""
+
+
+SLOW = ("greedy", "on-demand")
+"""Heuristics that are tried last, because they take the longest on long steps."""
 
 
 def silent(message: str) -> None:
@@ -33,7 +45,7 @@ class Settings:
 
     Attributes:
         gap: certified gap at which the ILP may stop and a plan counts as optimal.
-        seconds: wall-clock limit of the ILP per problem.
+        seconds: wall-clock limit of the ILP per problem, and of the reference ILP.
         solver: "cbc" or "highs".
     """
 
@@ -48,7 +60,7 @@ class Cell:
 
     Attributes:
         problem: step, machine and budget.
-        bound: the limit that no schedule beats.
+        bound: the limit that no schedule beats, with what the ILP proved on the way.
         settings: how it was run.
         judged: by planner, in the order asked for.
         proven_infeasible: no schedule at all fits the budget.
@@ -178,17 +190,33 @@ def solve_cell(
         if planner is not ilp:
             report(f"{problem.step.name}: {name}")
             with _noting(name, recorded):
-                own = judge(problem, planner(problem).named(name), limit)
+                own = judge(problem, _planned(planner, problem, settings).named(name), limit)
                 found[name] = _or_carried(problem, own, carried.get(name))
     others = list(found.values())
     for name, planner in planners.items():
         if planner is ilp:
             with _noting(name, recorded):
-                others += _missing_starts(problem, limit, planners, report)
+                before = [*others, carried[name]] if name in carried else others
+                others += _missing_starts(problem, limit, planners, before, report)
                 report(f"{problem.step.name}: {name}")
                 found[name] = _ilp(name, problem, limit, settings, others, carried.get(name))
-    solved = {name: found[name] for name in planners if name in found}
+                limit = _bettered(limit, found[name].result)
+    solved = {name: hold(problem, found[name], limit) for name in planners if name in found}
     return Cell(problem, limit, settings, solved, failed=failed)
+
+
+def _bettered(limit: Bound, result: PlanResult) -> Bound:
+    """The bound, or what the ILP has proven since."""
+    if result.proven_ns is None or result.proven_ns <= limit.step_ns:
+        return limit
+    return replace(limit, step_ns=result.proven_ns)
+
+
+def _planned(planner: Planner, problem: Problem, settings: Settings) -> PlanResult:
+    """What a planner other than the ILP says; the reference is told of the settings, too."""
+    if planner is reference:
+        return reference(problem, ReferenceOptions(settings.seconds, settings.solver))
+    return planner(problem)
 
 
 @contextmanager
@@ -221,14 +249,23 @@ def _too_little(problem: Problem, least: LowerLimit) -> str:
 
 
 def _missing_starts(
-    problem: Problem, limit: Bound, planners: Mapping[str, Planner], report: Report
+    problem: Problem,
+    limit: Bound,
+    planners: Mapping[str, Planner],
+    known: Sequence[Judged],
+    report: Report,
 ) -> list[Judged]:
-    """Results of the heuristics nobody asked for: the ILP is never worse than any of them."""
-    results = []
-    for name, planner in HEURISTICS.items():
-        if planner not in planners.values():
+    """Results of the heuristics nobody asked for: the ILP is never worse than any of them.
+
+    Once one of all is as fast as the bound, none of the others can be faster, and they do not run.
+    """
+    results: list[Judged] = []
+    for name in sorted(HEURISTICS, key=lambda name: name in SLOW):
+        if any(judged.step_ns == limit.step_ns for judged in (*known, *results)):
+            break
+        if HEURISTICS[name] not in planners.values():
             report(f"{problem.step.name}: {name}")
-            results.append(judge(problem, planner(problem), limit))
+            results.append(judge(problem, HEURISTICS[name](problem), limit))
     return results
 
 
@@ -261,6 +298,7 @@ def _ilp(
             status=Status.FALLBACK,
             solver=own.result.solver,
             reason=_origin(best, problem),
+            proven_ns=own.result.proven_ns,
         )
     return replace(best, result=result)
 

@@ -97,6 +97,7 @@ def linear(
             kernels=tuple(backward),
             saved=(source,),
             grads={source: sizes.stream_bytes(inner, rows)},
+            whole=True,
         ),
     )
 
@@ -181,6 +182,7 @@ def sum_over_group(ctx: Context, layer: str, source: str, out: str) -> str:
         {out: size},
         Backward(of=out, passes=(source,)),
         recomputable=False,
+        whole=True,
     )
     return out
 
@@ -199,5 +201,6 @@ def enter_group(ctx: Context, layer: str, source: str) -> None:
             grads={source: size},
             replaces=True,
             recomputable=False,
+            whole=True,
         ),
     )

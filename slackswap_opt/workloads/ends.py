@@ -43,6 +43,7 @@ def embedding(ctx: Context) -> str:
                 ctx.accumulated(sizes.vocabulary * sizes.width),
             ),
             saved=(tokens,),
+            whole=True,
         ),
         workspace_bytes=2 * size if learned else 0,
     )
@@ -126,6 +127,7 @@ def _loss(ctx: Context, layer: str, logits: str) -> None:
                 grads={logits: size},
             ),
             recomputable=not ctx.parallel,
+            sums=(LOSS,),
         )
         return
     source = logits
@@ -158,4 +160,5 @@ def _loss(ctx: Context, layer: str, logits: str) -> None:
             saved=(count, targets),
             grads={logarithms: wide},
         ),
+        sums=(LOSS, count),
     )

@@ -54,6 +54,7 @@ def _one_kernel(
             kernels=backward,
             saved=(source, *saved),
             grads={source: size},
+            whole=True,
         ),
     )
 
@@ -143,5 +144,6 @@ def _eager_rms_norm(
             saved=(scaled,),
             grads={scaled: size},
             workspace_bytes=size,
+            whole=True,
         ),
     )

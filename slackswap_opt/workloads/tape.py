@@ -34,6 +34,9 @@ class Backward:
             sum over a tensor-parallel group.
         workspace_bytes: scratch memory while it runs.
         recomputable: whether it may run again.
+        whole: whether it must see the whole batch at once, because it sums over samples
+            (gradients of parameters) or takes a time that does not shrink with them (a
+            collective's latency).
     """
 
     of: str
@@ -45,6 +48,7 @@ class Backward:
     replaces: bool = False
     workspace_bytes: int = 0
     recomputable: bool = True
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,13 +63,15 @@ class Tape:
 
     Attributes:
         operations: everything recorded so far, in execution order.
-        tensors: every tensor so far, by name.
+        tensors: every tensor so far, by name. All that is not static has the batch's samples,
+            but for sums over them.
     """
 
-    def __init__(self, cost: Cost) -> None:
+    def __init__(self, cost: Cost, samples: int) -> None:
         self.operations: list[Operation] = []
         self.tensors: dict[str, Tensor] = {}
         self._cost = cost
+        self._samples = samples
         self._nodes: list[_Node] = []
 
     def static(self, name: str, size_bytes: int) -> str:
@@ -85,6 +91,8 @@ class Tape:
         workspace_bytes: int = 0,
         recomputable: bool = True,
         random: bool = False,
+        whole: bool = False,
+        sums: Sequence[str] = (),
     ) -> None:
         """Record a forward operation and the rule for its gradient.
 
@@ -98,13 +106,16 @@ class Tape:
             workspace_bytes: scratch memory while it runs.
             recomputable: whether it may run again.
             random: whether it draws random numbers.
+            whole: whether it must see the whole batch at once; see `Backward`.
+            sums: which of its outputs are sums over the samples; it is whole if there are any.
         """
         self._emit(
             Operation(
                 name, Phase.FORWARD, self._cost(kernels), _values(reads), _values(writes),
-                workspace_bytes, layer, recomputable, random,
+                workspace_bytes, layer, recomputable, random, not (whole or sums),
             ),
             writes,
+            sums,
         )  # fmt: skip
         if backward is not None:
             self.rule(name, layer, backward)
@@ -133,7 +144,7 @@ class Tape:
                     Operation(
                         f"{node.name}.backward", Phase.BACKWARD, self._cost(rule.kernels),
                         _values(reads), _values(writes), rule.workspace_bytes, node.layer,
-                        rule.recomputable,
+                        rule.recomputable, per_sample=not rule.whole,
                     ),
                     writes,
                 )  # fmt: skip
@@ -164,16 +175,19 @@ class Tape:
             Operation(
                 f"{source}.accumulate.{node.name.rsplit('.', 1)[-1]}", Phase.BACKWARD,
                 self._cost([Kernel(size / 2, 3 * size)]), _values((earlier, gradient)),
-                _values((total,)), layer=node.layer,
+                _values((total,)), layer=node.layer, per_sample=True,
             ),
             {total: size},
         )  # fmt: skip
         grads[source] = total
 
-    def _emit(self, operation: Operation, writes: Mapping[str, int]) -> None:
+    def _emit(
+        self, operation: Operation, writes: Mapping[str, int], sums: Sequence[str] = ()
+    ) -> None:
         self.operations.append(operation)
         for name, size in writes.items():
-            self.tensors[name] = Tensor.of(name, size)
+            samples = 0 if name in sums else self._samples
+            self.tensors[name] = Tensor.of(name, size, samples=samples)
 
 
 def _gradient(source: str, node: _Node) -> str:

@@ -36,7 +36,7 @@ def build_step(workload: Workload, machine: Machine) -> TrainingStep:
     def cost(kernels: Sequence[Kernel]) -> int:
         return duration_ns(machine.device, kernels)
 
-    ctx = Context(Tape(cost), workload, Sizes.of(workload))
+    ctx = Context(Tape(cost, workload.training.batch), workload, Sizes.of(workload))
     stream = embedding(ctx)
     for index in range(workload.architecture.layers):
         stream = _layer(ctx, f"layer.{index}", stream)

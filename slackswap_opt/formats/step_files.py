@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slackswap_opt.errors import InputError
-from slackswap_opt.formats import read_step
-from slackswap_opt.machine import Machine
-from slackswap_opt.step import TrainingStep
+from slackswap_opt.formats.registry import priced_on_machine, read_step
+from slackswap_opt.machine.model import Machine
+from slackswap_opt.step.graph import TrainingStep
 
 _SETTINGS = re.compile(r"[^@=,]+=[^@=,]*(,[^@=,]+=[^@=,]*)*")
 _LARGEST = 2**40
@@ -36,6 +36,15 @@ class StepFile:
     dimensions: Mapping[str, int] = field(default_factory=dict)
     profiler_step: int | None = None
 
+    @property
+    def priced(self) -> bool:
+        """Whether its operations have no times of their own and are priced on a machine.
+
+        Raises:
+            InputError: if the file cannot be read.
+        """
+        return priced_on_machine(self.path)
+
     def on(self, machine: Machine) -> TrainingStep:
         """The step, priced on a machine where the file has no durations.
 
@@ -56,7 +65,7 @@ def step_file(target: str, batch: int | None = None) -> StepFile:
 
     Args:
         target: `FILE` or `FILE@NAME=VALUE,...`.
-        batch: of `--batch`.
+        batch: of an option beside it.
 
     Raises:
         InputError: for a value that is not a whole number, or two batches.
