@@ -124,6 +124,7 @@ class Liar:
 
     def __init__(self, answers: Sequence[Relaxed]) -> None:
         self.answers = itertools.cycle(answers)
+        self.complaints: list[str] = []
 
     def solve(self, *_: object) -> Relaxed:
         return next(self.answers)

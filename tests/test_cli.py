@@ -64,6 +64,7 @@ COMPARE_ROW = {
     "reason": TEXT,
     "bound_cut": or_null(TEXT),
     "time_limited": {"type": "boolean"},
+    "swaps": {"type": "boolean"},
 }
 COMPARE_SCHEMA = {
     "type": "object",

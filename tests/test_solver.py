@@ -545,7 +545,8 @@ def test_a_planner_whose_solver_hangs_returns_what_is_known(fake, monkeypatch):
     monkeypatch.setattr(_cbc, "GRACE_S", 0.2)
     monkeypatch.setattr(_cbc, "STOPPING_S", 0.2)
     problem = problem_of()
-    result = ilp(problem, IlpOptions(seconds=1, bound=Bound(problem.ideal_step_ns, 4, "", 0.0)))
+    limit = Bound(problem.ideal_step_ns, 4, "", 0.0)
+    result = ilp(problem, IlpOptions(seconds=1, bound=limit, starts=(greedy(problem),)))
     assert result.status is Status.FALLBACK
     assert "the solver failed" in result.reason
     assert result.time_limited

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from slackswap_opt.cli.inputs import Overrides, kind_of, step_of
-from slackswap_opt.formats.step_files import StepFile, step_file
 from slackswap_opt.errors import InputError
+from slackswap_opt.formats.step_files import StepFile, step_file
 from slackswap_opt.machine import load_machine
 from tests.test_formats_kineto import trace
 from tests.test_formats_onnx import model, n

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slackswap_opt.formulation._pulp import Limits, Outcome, available_solvers, solve
 from slackswap_opt.formulation.bound import bound
 from slackswap_opt.formulation.windowed import known_values, windowed_model
-from slackswap_opt.formulation.windows import Windows
+from slackswap_opt.formulation.windows import Windows, slots_of
 from slackswap_opt.machine import load_machine
 from slackswap_opt.plan import (
     Action,
@@ -155,6 +155,30 @@ def test_a_budget_below_the_largest_operation_is_refused_with_a_reason():
     result = on_demand(recompute_only(chain(4), 2))
     assert result.schedule is None
     assert "room" in result.reason
+
+
+@pytest.mark.parametrize("step", [unet(3), unet(4), chain(12)], ids=["unet 3", "unet 4", "chain"])
+def test_a_program_found_on_demand_is_a_point_of_the_model(step: TrainingStep):
+    """Also where it rebuilds long chains in one slot, and gives up what they no longer need."""
+    peak = recompute_only(step, 1).liveness.ideal_peak_bytes
+    found = 0
+    for budget in range(peak // 3, peak):
+        problem = recompute_only(step, budget)
+        for taste in TASTES:
+            program = run_on_demand(problem, taste)
+            if program is None:
+                continue
+            slots = slots_of(problem, program)
+            windows = Windows(problem, 2, also=slots)
+            wm = windowed_model(windows)
+            known = known_values(wm, windows, program)
+            values = [known.get(x, 0) for x in range(len(wm.model.variables))]
+            again = sum(known[x] for own in wm.rerun.values() for x in own.values())
+            assert again == len(set(slots))
+            if wm.program(windows, values).compute == program.compute:
+                assert wm.model.violated(values) is None
+                found += again
+    assert found > 0
 
 
 # --- The windowed ILP -------------------------------------------------------------------------

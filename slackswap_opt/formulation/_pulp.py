@@ -131,9 +131,11 @@ class Relaxation(Protocol):
 
     Attributes:
         solver: name and version; empty before the first solve if it is not known.
+        complaints: why solves failed.
     """
 
     solver: str
+    complaints: list[str]
 
     def solve(self, fixed: Mapping[int, int], seconds: float) -> Relaxed:
         """The relaxation with these variables fixed."""
@@ -179,6 +181,7 @@ class _Open:
 
     def __init__(self, model: LinearModel, opened: _highs.Relaxation) -> None:
         self.solver = opened.name
+        self.complaints: list[str] = []
         self._opened = opened
         self._units = [variable.unit for variable in model.variables]
         self._scales = [model.scale(row) for row in model.rows]
@@ -187,10 +190,9 @@ class _Open:
     def solve(self, fixed: Mapping[int, int], seconds: float) -> Relaxed:
         try:
             reply = self._opened.solve(self._columns(fixed), seconds)
-        except _highs.EndedError as error:
-            return Relaxed(timed_out=error.overran)
-        except (KeyError, TypeError, ValueError):
-            return Relaxed()
+        except (_highs.EndedError, KeyError, TypeError, ValueError) as error:
+            self.complaints.append(str(error))
+            return Relaxed(timed_out=isinstance(error, _highs.EndedError) and error.overran)
         duals = tuple(
             reply.duals.get(n, 0.0) * 1000 / scale for n, scale in enumerate(self._scales)
         )
@@ -217,6 +219,7 @@ class _Anew:
 
     def __init__(self, model: LinearModel, solver: str) -> None:
         self.solver = ""
+        self.complaints: list[str] = []
         self._model, self._asked = model, solver
 
     def solve(self, fixed: Mapping[int, int], seconds: float) -> Relaxed:
@@ -235,6 +238,8 @@ class _Anew:
     def _answer(self, model: LinearModel, seconds: float) -> Answer:
         answer = solve(model, Limits(seconds), self._asked, relax=True)
         self.solver = answer.solver
+        if answer.outcome is Outcome.FAILED:
+            self.complaints.append(answer.note)
         return answer
 
     def _fixed(self, fixed: Mapping[int, int]) -> LinearModel:

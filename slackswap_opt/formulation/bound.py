@@ -80,6 +80,7 @@ class Prover:
 
     Attributes:
         bound: the best limit so far.
+        complaints: why the solver failed.
     """
 
     def __init__(self, problem: Problem, limit: Bound, solver: str = "cbc") -> None:
@@ -91,6 +92,7 @@ class Prover:
             solver: where multipliers come from; the limit does not depend on trusting it.
         """
         self.bound = limit
+        self.complaints: list[str] = []
         self._problem, self._solver = problem, solver
         self._cut_model: CutModel | None = None
         self._branching: Branching | None = None
@@ -125,6 +127,7 @@ class Prover:
                 patient=None if enough_ns is None else PATIENCE,
             )
             name = opened.solver or self.bound.solver
+            self.complaints += opened.complaints
         least = most if tree.minimum is None else min(tree.minimum, most)
         self.bound = Bound(
             max(self.bound.step_ns, ideal + least), self.bound.cut, name,

@@ -36,6 +36,9 @@ of their numbers. While the i-th of them runs, t is held
     v_tj, j the first reader from i   otherwise: v_tj >= v_tj' (j' the reader in the slot after j),
                                       v_tj >= x_jk, and v_tj >= a_t,next: it stays while anything
                                       in the slot or after it still needs it
+
+On long steps, where that would be too many terms (`Windows.detailed`), all p_tk of a slot count as
+if they were there at once; a schedule frees what it no longer needs in between.
 """
 
 from __future__ import annotations
@@ -212,7 +215,8 @@ def memory(wm: WindowedModel, windows: Windows, waiting: QueueOut, coming: Seque
     """While operation k runs and while each block of slot k does, what is on the device fits."""
     budget = windows.problem.budget_bytes
     in_slot, running = windows.base_bytes
-    wanted(wm, windows)
+    if windows.detailed:
+        wanted(wm, windows)
     for k, present in enumerate(windows.present):
         copies = [*waiting.at_start[k], *coming[k + 1]]
         touched = {t for t, _ in windows.index.reads[k] + windows.index.writes[k]}
@@ -227,13 +231,16 @@ def memory(wm: WindowedModel, windows: Windows, waiting: QueueOut, coming: Seque
         if not numbers:
             continue
         room = WORK * (budget - in_slot[k])
-        for n in numbers:
-            held: Terms = []
-            for t in present:
-                size = WORK * windows.size[t]
-                held += [(size, x) for _, x in _held(wm, windows, t, k, n)]
-            scratch = windows.blocks[n].workspace_bytes
-            own = [(WORK * scratch, wm.rerun[n][k])] if scratch else []
+        scratch = {n: windows.blocks[n].workspace_bytes for n in numbers}
+        held: Terms = []
+        for n in numbers if windows.detailed or any(scratch.values()) else numbers[:1]:
+            if windows.detailed or not held:
+                held = [
+                    (WORK * windows.size[t], x)
+                    for t in present
+                    for _, x in _held(wm, windows, t, k, n)
+                ]
+            own = [(WORK * scratch[n], wm.rerun[n][k])] if scratch[n] else []
             wm.model.at_most([*held, *copies, *own], room, "memory of reruns")
 
 
@@ -261,12 +268,14 @@ def wanted(wm: WindowedModel, windows: Windows) -> None:
 
 
 def _held(wm: WindowedModel, windows: Windows, t: int, k: int, running: int) -> Terms:
-    """What is held of t while block `running` runs in slot k."""
+    """What is held of t while block `running` runs in slot k; without detail, at any time in it."""
     following = windows.next_slot(t, k)
     stays: Terms = [] if following is None else [(1, wm.there[t][following])]
     if k not in wm.there[t]:
         return stays
     provided = _provided(wm, windows, t, k)
+    if not windows.detailed:
+        return provided
     again = wm.rerun.get(windows.block_of.get(t, -1), {}).get(k)
     if again is not None and windows.block_of[t] > running:
         return [(c, x) for c, x in provided if x != again]

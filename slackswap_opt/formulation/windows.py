@@ -14,6 +14,8 @@ from slackswap_opt.plan import Block, Problem, Program
 
 HOPS = 8
 """How far downstream, in blocks, a need may lie that runs a block again."""
+DETAILED = 500_000
+"""Terms up to which each block of a slot has a row of memory of its own."""
 FAR = 8
 """A forward reader this many operations after the last touch may find its tensor dropped."""
 
@@ -130,6 +132,12 @@ class Windows:
             for k in slots:
                 found[k].append(n)
         return found
+
+    @cached_property
+    def detailed(self) -> bool:
+        """Whether memory is looked at block by block within a slot."""
+        terms = sum(len(numbers) * len(self.present[k]) for k, numbers in self.blocks_at.items())
+        return terms <= DETAILED
 
     @cached_property
     def present(self) -> list[list[int]]:

@@ -105,8 +105,8 @@ def schedule_of(problem: Problem, program: Program, clock: Clock | None = None) 
     return Schedule(program.compute, _frees(program, stays), tuple(outs), tuple(copies_in))
 
 
-def without_idle_copies(problem: Problem, plan: Plan) -> Plan:
-    """The plan in which what is rebuilt in time anyway is neither swapped nor kept.
+def without_idle_copies(problem: Problem, plan: Plan) -> tuple[Plan, Program]:
+    """The plan in which what is rebuilt in time anyway is neither swapped nor kept; its program.
 
     A re-execution recreates every output of its block, so an output that is first needed after it
     need not be kept or fetched. Plans with nothing of the kind come back unchanged.
@@ -127,7 +127,10 @@ def without_idle_copies(problem: Problem, plan: Plan) -> Plan:
         for t in rerun.block.outputs
         if plan.of(t) in (Action.KEEP, Action.SWAP) and not wanted_between(t, rerun.first)
     }
-    return Plan({**plan.actions, **anyway}) if anyway else plan
+    if not anyway:
+        return plan, program
+    plan = Plan({**plan.actions, **anyway})
+    return plan, program_of(problem, plan)
 
 
 def _stays(problem: Problem, program: Program) -> dict[int, list[_Stay]]:

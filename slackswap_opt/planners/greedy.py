@@ -156,8 +156,9 @@ def _search(name: str, problem: Problem, swap_first: Order) -> PlanResult:
         return realize(problem, plan, rounds=1)
 
     best: Realized | None = None
+    near: tuple[int, int] | None = None
     for share in SLACK_SHARES:
-        best = _least_eviction(attempt, share, min(over, total), total, best)
+        best, near = _least_eviction(attempt, share, (min(over, total), total), near, best)
         if best is not None and best.step_ns == problem.ideal_step_ns:
             break
     if best is not None:
@@ -184,11 +185,22 @@ def _hidden_bytes(problem: Problem) -> int:
 def _least_eviction(
     attempt: Callable[[int, float], Realized | None],
     share: float,
-    low: int,
-    high: int,
+    between: tuple[int, int],
+    near: tuple[int, int] | None,
     best: Realized | None,
-) -> Realized | None:
-    """Bisect for the fewest bytes to evict that still fit; keep the best seen."""
+) -> tuple[Realized | None, tuple[int, int] | None]:
+    """Bisect for the fewest bytes to evict that still fit; keep the best seen.
+
+    Args:
+        attempt: carries out an eviction of so many bytes.
+        share: of the hidden bytes, to be swapped.
+        between: the fewest and the most bytes that come into question.
+        near: where another share came out; looked at first.
+        best: the best so far.
+
+    Returns:
+        The best, and bytes that do not fit and a little more that do; None if nothing fits.
+    """
 
     def judge(evict_bytes: int) -> bool:
         nonlocal best
@@ -198,14 +210,24 @@ def _least_eviction(
         best = realized if best is None else better(realized, best)
         return True
 
-    if judge(low):
-        return best
-    if not judge(high):
-        return best
-    for _ in range(BISECTIONS):
+    low, high = between
+    width = max(1, (high - low) >> BISECTIONS)
+    if near is not None:
+        if judge(near[1]):
+            high = near[1]
+            if near[0] == near[1] or not judge(near[0]):
+                return best, near
+            high = near[0]
+        else:
+            low = near[1]
+    if (near is None or low == between[0]) and judge(low):
+        return best, (low, low)
+    if high == between[1] and not judge(high):
+        return best, None
+    while high - low > width:
         middle = (low + high) // 2
         if judge(middle):
             high = middle
         else:
             low = middle
-    return best
+    return best, (low, high)

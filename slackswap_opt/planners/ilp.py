@@ -80,7 +80,8 @@ def _with_swaps(search: Search, decisions: int) -> None:
         with search.share(1.0 if decisions > MEDIUM else SHARE / 2):
             cut_search(search)
     if decisions <= MEDIUM:
-        search.prove(FIRST_LOOK)
+        with search.share(SHARE / 2):
+            search.prove(FIRST_LOOK)
     if decisions <= MEDIUM and not search.repeats() and not search.done():
         with search.share(SHARE):
             compact_search(search, whole=decisions <= SHORT)

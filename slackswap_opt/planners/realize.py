@@ -15,7 +15,6 @@ from slackswap_opt.plan import (
     Status,
     UnbuildablePlanError,
     actions_of,
-    program_of,
     schedule_of,
     without_idle_copies,
 )
@@ -61,8 +60,7 @@ def realize(problem: Problem, plan: Plan, rounds: int = ROUNDS) -> Realized | No
     if not problem.swaps and Action.SWAP in plan.actions.values():
         return None
     try:
-        plan = without_idle_copies(problem, plan)
-        program = program_of(problem, plan)
+        plan, program = without_idle_copies(problem, plan)
     except UnbuildablePlanError:
         return None
     return _played(problem, program, plan, rounds)

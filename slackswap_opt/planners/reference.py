@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from slackswap_opt.errors import InputError
 from slackswap_opt.formulation._pulp import Answer, Limits, Outcome, available_solvers, solve
-from slackswap_opt.formulation.bound import bound
+from slackswap_opt.formulation.bound import Prover, bound
 from slackswap_opt.formulation.time_indexed import Copies, StageModel, stage_model
 from slackswap_opt.plan import Action, Plan, PlanResult, Problem, Schedule, Status
 from slackswap_opt.planners.baselines import recompute_all, selective, sqrt_n
@@ -230,8 +230,11 @@ def _with_proof(
     if modelled is not None and (result.step_ns <= modelled or (own and found.equal)):
         reason = f"the optimum of the time-indexed model, proven by {found.solver}"
         return replace(result, status=Status.OPTIMAL, reason=reason)
-    limit = bound(problem, solver=options.solver)
-    if result.step_ns - limit.step_ns <= GAP * result.step_ns:
+    prover = Prover(problem, bound(problem, solver=options.solver), options.solver)
+    enough = result.step_ns - int(GAP * result.step_ns)
+    limit = prover.run(enough, max(1.0, options.seconds - found.seconds))
+    result = replace(result, proven_ns=limit.step_ns)
+    if limit.step_ns >= enough:
         return replace(result, status=Status.OPTIMAL, reason="certified by the verified bound")
     said = f"has no proven optimum ({found.outcome.value})"
     if modelled is not None:

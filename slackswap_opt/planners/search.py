@@ -168,6 +168,8 @@ class Search:
         enough = self.best_ns - int(self.options.gap * self.best_ns)
         self.bound = self._prover.run(enough, self.seconds_left(), nodes)
         self.time_limited |= self.bound.timed_out
+        self.failures += self._prover.complaints
+        self._prover.complaints.clear()
 
     @cached_property
     def _prover(self) -> Prover:

@@ -192,6 +192,7 @@ def solve_cell(
             with _noting(name, recorded):
                 own = judge(problem, _planned(planner, problem, settings).named(name), limit)
                 found[name] = _or_carried(problem, own, carried.get(name))
+                limit = _bettered(limit, own.result)
     others = list(found.values())
     for name, planner in planners.items():
         if planner is ilp:
@@ -206,7 +207,7 @@ def solve_cell(
 
 
 def _bettered(limit: Bound, result: PlanResult) -> Bound:
-    """The bound, or what the ILP has proven since."""
+    """The bound, or what a planner has proven since."""
     if result.proven_ns is None or result.proven_ns <= limit.step_ns:
         return limit
     return replace(limit, step_ns=result.proven_ns)
