@@ -152,17 +152,17 @@ def near_the_best(cases: list[Case], least_equal: float, capsys) -> None:
 
 
 def test_the_ilp_is_as_good_as_brute_force(capsys):
-    cases = sample(60, 5, 20_000)
+    cases = sample(40, 5, 20_000)
     near_the_best(cases, 0.8, capsys)
 
 
 @pytest.mark.slow
 def test_the_ilp_is_as_good_as_brute_force_on_bigger_steps(capsys):
-    cases = sample(300, 8, 20_000)
+    cases = sample(150, 8, 20_000)
     near_the_best(cases, 0.8, capsys)
 
 
 @pytest.mark.slow
 def test_the_ilp_is_as_good_as_brute_force_on_ten_activations(capsys):
-    cases = sample(40, 10, 20_000)
+    cases = sample(30, 10, 20_000)
     near_the_best(cases, 0.8, capsys)

@@ -10,7 +10,9 @@ from slackswap_opt.machine import load_machine
 from slackswap_opt.plan import PlanResult, Problem, Status
 from slackswap_opt.planners import HEURISTICS, IlpOptions, ilp
 from slackswap_opt.simulator import simulate
+from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep
 from slackswap_opt.workloads import build_step, load_workload
+from tests.test_bound import values
 
 PATIENT = 900.0
 """Seconds for what is to end by its gap, and does so within a few where nothing else runs."""
@@ -103,3 +105,50 @@ def test_a_solver_that_claims_nonsense_changes_no_plan(transformer, starts, monk
         transformer.step, transformer.machine, result.schedule, transformer.budget_bytes
     )
     assert verdict.step_ns == result.step_ns
+
+
+def small_language_model() -> TrainingStep:
+    """One block and a head. At 60 % it pays to rebuild `h` twice, not `e`."""
+    rows = (
+        ("embed", Phase.FORWARD, 60, "", "e"),
+        ("up", Phase.FORWARD, 620, "e", "h"),
+        ("gelu", Phase.FORWARD, 190, "h", "g"),
+        ("down", Phase.FORWARD, 620, "g", "o"),
+        ("head", Phase.FORWARD, 1500, "o", "logits"),
+        ("head.backward", Phase.BACKWARD, 2900, "logits o", "do"),
+        ("down.backward", Phase.BACKWARD, 1250, "do g", "dg"),
+        ("gelu.backward", Phase.BACKWARD, 280, "dg h", "dg@1"),
+        ("up.backward", Phase.BACKWARD, 1250, "dg@1 e", "de"),
+        ("sgd", Phase.OPTIMIZER, 100, "de", ""),
+    )
+    mib = {"e": 32, "h": 128, "g": 128, "o": 32, "logits": 256, "do": 32, "dg": 128, "de": 32}
+    return TrainingStep.build(
+        "small-lm",
+        [
+            Operation(name, phase, 1000 * us, values(reads), values(writes))
+            for name, phase, us, reads, writes in rows
+        ],
+        [Tensor.of(name, size << 20) for name, size in mib.items()],
+    )
+
+
+@pytest.mark.parametrize("solver", available_solvers())
+def test_a_small_step_is_planned_at_every_stage(solver: str):
+    whole = Problem(small_language_model(), load_machine("a100-80gb-pcie4"), 1)
+    problem = whole.with_budget(whole.liveness.ideal_peak_bytes * 6 // 10)
+    assert all(r.step_ns is None or r.step_ns > 10_200_000 for r in heuristic_results(problem))
+    result = ilp(problem, IlpOptions(solver=solver))
+    assert result.step_ns == 10_200_000
+    assert "proven by" in result.reason
+
+
+def heuristic_results(problem: Problem) -> list[PlanResult]:
+    return [planner(problem) for planner in HEURISTICS.values()]
+
+
+def test_what_needs_too_much_is_named():
+    whole = Problem(small_language_model(), load_machine("a100-80gb-pcie4"), 2**28)
+    assert ilp(whole).reason == (
+        "no schedule exists: operation 'head.backward' alone needs 335544320 bytes, "
+        "more than the budget of 268435456"
+    )

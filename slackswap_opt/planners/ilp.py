@@ -8,6 +8,7 @@
    run operations more than twice are known: the compact ILP has none.) What is left of the time
    goes to programs that run operations again any number of times: eviction on demand, and the
    windowed ILP around the best program.
+   Small steps are given to the time-indexed ILP, which decides every stage, in between.
 3. Each solution is lowered and simulated. Where memory runs out or a stall comes that the model did
    not plan, the model is tightened by what the verdict says, and solved again.
 4. Where that leaves a gap, better the bound by branching on the integers of its cut.
@@ -27,6 +28,7 @@ from slackswap_opt.planners.compact_search import compact_search, polish, recomp
 from slackswap_opt.planners.cut_search import cut_search
 from slackswap_opt.planners.greedy import capuchin, greedy
 from slackswap_opt.planners.on_demand import on_demand
+from slackswap_opt.planners.reference import ReferenceOptions, is_small, reference_plan, summary
 from slackswap_opt.planners.search import IlpOptions, Search
 from slackswap_opt.planners.windowed_search import windowed_search
 from slackswap_opt.step import working_set_bytes
@@ -36,9 +38,10 @@ TINY = 20
 SHORT = 60
 """Steps with at most this many decisions are given to the compact ILP at once, and whole."""
 MEDIUM = 240
-"""Steps with at most this many are given to it after a short search with the boundary ILP."""
+"""Steps with at most this many are given to it after a short search with the boundary ILP, and to
+the windowed ILP at the end."""
 LONG = 480
-"""Steps with at most this many are given to the windowed ILP at the end."""
+"""Steps with at most this many are given to the windowed ILP if nothing may be swapped."""
 RECOMPUTED = 400
 """Where nothing may be swapped, steps with at most this many are given to the compact ILP at once,
 and whole: without queues it is a small model, and its relaxation a strong one."""
@@ -47,8 +50,8 @@ NEAR = (8, 16)
 FIRST_LOOK = 20
 """Relaxations for a better bound before the longer searches, which it may spare."""
 SHARE = 0.5
-"""Part of the time that is left which the compact ILP may take; the boundary ILP half of it before,
-but all of it on long steps."""
+"""Part of the time that is left which the compact ILP may take, and then the bound; the boundary
+ILP a quarter of it before, but all of it on long steps."""
 
 _HEURISTICS = (recompute_all, sqrt_n, selective, swap_all, greedy, capuchin, on_demand)
 
@@ -62,8 +65,7 @@ def ilp(problem: Problem, options: IlpOptions | None = None) -> PlanResult:
     options = options or IlpOptions()
     began = time.perf_counter()
     if problem.budget_bytes < int(working_set_bytes(problem.step).max()):
-        reason = "no schedule exists: one operation alone needs more memory than the budget"
-        return PlanResult("ilp", Status.INFEASIBLE, reason=reason)
+        return PlanResult("ilp", Status.INFEASIBLE, reason=_too_little(problem))
     limit = options.bound or bound(problem, solver=options.solver)
     deadline = began + options.seconds
     search = Search(problem, options, limit, deadline, solver=limit.solver or None)
@@ -75,9 +77,18 @@ def ilp(problem: Problem, options: IlpOptions | None = None) -> PlanResult:
     return search.result(time.perf_counter() - began)
 
 
+def _too_little(problem: Problem) -> str:
+    needs = working_set_bytes(problem.step)
+    operation = int(needs.argmax())
+    return (
+        f"no schedule exists: operation {problem.step.operations[operation].name!r} alone needs "
+        f"{int(needs[operation])} bytes, more than the budget of {problem.budget_bytes}"
+    )
+
+
 def _with_swaps(search: Search, decisions: int) -> None:
     if decisions > TINY and not search.done():
-        with search.share(1.0 if decisions > MEDIUM else SHARE / 2):
+        with search.share(1.0 if decisions > MEDIUM else SHARE / 4):
             cut_search(search)
     if decisions <= MEDIUM:
         with search.share(SHARE / 2):
@@ -86,8 +97,30 @@ def _with_swaps(search: Search, decisions: int) -> None:
         with search.share(SHARE):
             compact_search(search, whole=decisions <= SHORT)
             polish(search)
-    if decisions <= LONG and not search.done():
+    _every_stage(search)
+    if decisions <= MEDIUM and not search.remark and not search.done():
+        with search.share(SHARE):
+            search.prove()
         windowed_search(search)
+
+
+def _every_stage(search: Search) -> None:
+    """Small steps: the model that decides every re-execution and copy at every stage."""
+    problem = search.problem
+    if not is_small(problem) or search.done():
+        return
+    most = None if search.best_ns is None else search.best_ns - problem.ideal_step_ns
+    with search.share(SHARE):
+        options = ReferenceOptions(search.seconds_left(), search.options.solver)
+        found = reference_plan(problem, options, most_overhead_ns=most)
+    search.solver = found.solver
+    search.time_limited |= found.time_limited
+    if found.schedule is not None:
+        plan = summary(problem, found.schedule)
+        search.take(PlanResult("ilp", Status.FEASIBLE, found.schedule, found.step_ns, plan))
+    optimum = found.model_ns if found.proven else None
+    if optimum is not None and search.best_ns is not None and search.best_ns <= optimum:
+        search.remark = f"the optimum of the time-indexed model, proven by {found.solver}"
 
 
 def _without_swaps(search: Search, decisions: int) -> None:

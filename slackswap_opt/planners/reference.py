@@ -157,6 +157,12 @@ def reference(problem: Problem, options: ReferenceOptions | None = None) -> Plan
     return replace(result, planning_s=time.perf_counter() - began)
 
 
+def is_small(problem: Problem) -> bool:
+    """Whether the step is one that the model is made for."""
+    count = problem.step.index.operations
+    return count * count <= LARGEST[_copies(problem, ReferenceOptions())]
+
+
 def refuse_large(problem: Problem, copies: Copies) -> None:
     """Refuse steps that the model is not made for.
 

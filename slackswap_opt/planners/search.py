@@ -66,6 +66,7 @@ class Search:
         solver: name and version of the solver behind the bound or the last model.
         time_limited: whether the clock has ended anything.
         failures: the solver's complaints.
+        remark: what a model proves of the best schedule.
     """
 
     problem: Problem
@@ -77,6 +78,7 @@ class Search:
     solver: str | None = None
     time_limited: bool = False
     failures: list[str] = field(default_factory=list)
+    remark: str = ""
 
     @cached_property
     def decisions(self) -> list[int]:
@@ -90,6 +92,11 @@ class Search:
         for result in results:
             if result.schedule is not None:
                 self._take(result)
+
+    def take(self, result: PlanResult) -> None:
+        """Take a model's schedule, which the referee has accepted, if it is the best."""
+        if self._take(result):
+            self.by_solver = True
 
     def judge(self, plan: Plan, *, by_solver: bool = True) -> Realized | None:
         """Lower and simulate a plan, and take it if it is the best."""
@@ -111,7 +118,7 @@ class Search:
     def _take(self, result: PlanResult) -> bool:
         assert result.step_ns is not None
         if self.best_ns is None or result.step_ns < self.best_ns:
-            self.best = result
+            self.best, self.remark = result, ""
             return True
         return False
 
@@ -222,7 +229,7 @@ class Search:
         elif not self.by_solver and self.time_limited:
             status, reason = Status.FALLBACK, "the ILP found nothing better in the time given"
         else:
-            status, reason = Status.FEASIBLE, "the best schedule found"
+            status, reason = Status.FEASIBLE, self.remark or "the best schedule found"
         if not self.by_solver and self.best.planner != "ilp":
             reason += f"; it is the schedule of {self.best.planner}"
         return PlanResult(
