@@ -118,6 +118,17 @@ def test_fractions_are_exact():
     assert parse_budget("0.1", 2**50) == 2**50 // 10
 
 
+def test_a_problem_by_a_budget_in_words():
+    whole = Problem(CHAIN, machine_of(), 10**9)
+    peak = whole.liveness.ideal_peak_bytes
+    assert Problem.at(CHAIN, machine_of(), "50%") == whole.with_budget(peak // 2)
+    assert Problem.at(CHAIN, machine_of(), "17B", swaps=False) == replace(
+        whole, budget_bytes=17, swaps=False
+    )
+    with pytest.raises(InputError, match="not understood"):
+        Problem.at(CHAIN, machine_of(), "half")
+
+
 def test_another_budget_shares_what_does_not_depend_on_it():
     problem = Problem(CHAIN, machine_of(), 20)
     blocks, live = problem.blocks, problem.liveness

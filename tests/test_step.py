@@ -510,3 +510,8 @@ def test_a_reversed_step_is_put_back_into_a_valid_order(step: TrainingStep):
     position = {name: at for at, name in enumerate(order_of(turned))}
     assert all(position[a] < position[b] for a, b in step.graph.edges)
     assert set(turned.operations) == set(step.operations)
+
+
+def test_an_update_of_static_memory_is_one_fault():
+    faults = faults_of([op("f", "w", "x"), op("sgd", "w", "w")], [*plain("x"), W])
+    assert faults == ("operation 'sgd' writes the static tensor 'w'; leave the write out",)

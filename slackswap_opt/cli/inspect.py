@@ -130,9 +130,11 @@ def _worth(facts: Inspection) -> str:
     value = facts.swapping
     if not facts.movable_bytes:
         return value.verdict
+    if not value.leave_bytes:
+        return f"{value.verdict}: nothing fits below the ideal peak, so nothing can leave"
 
     def time(ns: int | None) -> str:
-        return "cannot do it" if ns is None else f"costs about {show.milliseconds(ns / 1e9)} ms"
+        return "cannot do it" if ns is None else f"costs {show.milliseconds(ns / 1e9)} ms or more"
 
     hidden = facts.slack_bytes / facts.movable_bytes
     saved = (
@@ -180,6 +182,7 @@ def _critical(facts: Inspection) -> str:
         for layer in facts.critical[:3]
     )
     return (
-        f"{show.count(facts.critical_layers, 'layer')} save faster than the link takes away "
+        f"{show.count(facts.critical_layers, 'layer')} "
+        f"save{'s' if facts.critical_layers == 1 else ''} faster than the link takes away "
         f"({per_gib}): {worst}"
     )

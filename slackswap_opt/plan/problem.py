@@ -36,6 +36,21 @@ class Problem:
     budget_bytes: int
     swaps: bool = True
 
+    @classmethod
+    def at(
+        cls, step: TrainingStep, machine: Machine, budget: str, *, swaps: bool = True
+    ) -> Problem:
+        """A problem whose budget is written as on the command line, such as `60%` or `20GiB`.
+
+        A share is one of the ideal peak: the most that the step needs without a limit, for
+        activations, their gradients and workspaces.
+
+        Raises:
+            InputError: if the budget is not understood, or not positive.
+        """
+        whole = cls(step, machine, 0, swaps)
+        return whole.with_budget(parse_budget(budget, whole.liveness.ideal_peak_bytes))
+
     @cached_property
     def liveness(self) -> Liveness:
         """Lifetimes in the ideal step."""

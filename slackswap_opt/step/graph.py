@@ -240,7 +240,7 @@ def _value_faults(ops: Sequence[Operation], tensors: dict[str, Tensor]) -> Itera
                     f"operation {op.name!r} reads {value}, which no operation writes; "
                     "mark it static if it is a parameter or a batch input"
                 )
-            elif value in op.writes:
+            elif value in op.writes and not tensors[value.tensor].static:
                 yield (
                     f"operation {op.name!r} reads {value} and writes it; "
                     "an in-place write makes version N+1"
