@@ -355,7 +355,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if wrong:
         print("\n".join(wrong), file=sys.stderr)
         return 1
-    text = f"{summary(cells)}\n\n{table(cells)}"
+    given = f"The ILP had {asked.seconds:g} seconds a problem, {asked.jobs} problems at a time."
+    text = f"{given}\n\n{summary(cells)}\n\n{table(cells)}"
     if asked.json:
         print(json.dumps({"schema": "slackswap.gains/1", "cells": [asdict(c) for c in cells]}))
     else:

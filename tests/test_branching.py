@@ -25,6 +25,7 @@ from slackswap_opt.planners import HEURISTICS, IlpOptions
 from slackswap_opt.planners.search import Search
 from slackswap_opt.simulator import simulate
 from slackswap_opt.study import Settings
+from slackswap_opt.study.chain import Solved, _proven, _under
 from slackswap_opt.study.compare import rows_of
 from slackswap_opt.study.sweep import sweep
 from tests.brute_force import TooManyError, best_schedule
@@ -283,3 +284,40 @@ def test_what_the_ilp_proves_is_the_bound_of_every_row(monkeypatch, unet: Proble
     monkeypatch.setattr(sys.modules["slackswap_opt.study.sweep"], "ilp", wrong)
     with pytest.raises(CertificateError, match="less than the bound"):
         sweep(unet, [unet.budget_bytes], {**planners, "ilp": wrong}, Settings(solver=SOLVER))
+
+
+def test_what_is_proven_at_a_budget_is_proven_at_smaller_ones(monkeypatch, unet: Problem):
+    larger = unet.budget_bytes + 2**20
+    limit = bound(unet.with_budget(larger), solver=SOLVER)
+    better = HEURISTICS["on-demand"](unet.with_budget(larger)).step_ns
+    assert better is not None
+    assert better > limit.step_ns
+
+    def planner(problem: Problem, options: IlpOptions):
+        found = HEURISTICS["on-demand"](problem)
+        return replace(found, proven_ns=better if problem.budget_bytes == larger else None)
+
+    monkeypatch.setattr(sys.modules["slackswap_opt.study.sweep"], "ilp", planner)
+    budgets = [larger, unet.budget_bytes]
+    cells = sweep(unet, budgets, {"ilp": planner}, Settings(solver=SOLVER))
+    assert [cell.bound.step_ns for cell in cells] == [better, better]
+
+
+def test_rows_of_a_sweep_are_under_the_bounds_of_larger_budgets():
+    def solved(size: int, step_s: float | None, bound_s: float) -> Solved:
+        row = {
+            "step_s": step_s,
+            "bound_step_s": bound_s,
+            "certified_gap": 0.5,
+            "status": "feasible",
+        }
+        return Solved(size, {"ilp": row}, {}, {})
+
+    cells = {10: solved(10, None, 1.0), 20: solved(20, 4.0, 2.0), 30: solved(30, 4.0, 3.9992)}
+    assert _proven(cells) == {10: 3.9992, 20: 3.9992, 30: 3.9992}
+    row = _under(3.9992, cells[20].rows["ilp"], 0.001)
+    assert row["bound_step_s"] == 3.9992
+    assert row["certified_gap"] == pytest.approx(0.0002)
+    assert row["status"] == "optimal-within-gap"
+    assert _under(3.9992, cells[10].rows["ilp"], 0.001)["certified_gap"] == 0.5
+    assert _under(1.0, cells[20].rows["ilp"], 0.001) is cells[20].rows["ilp"]

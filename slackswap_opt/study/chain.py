@@ -21,7 +21,7 @@ from typing import Any
 from slackswap_opt.formats import native
 from slackswap_opt.formulation.bound import Bound
 from slackswap_opt.machine import Machine
-from slackswap_opt.plan import Problem, parse_budget
+from slackswap_opt.plan import Problem, Status, parse_budget
 from slackswap_opt.planners import PLANNERS
 from slackswap_opt.step import Parts, TrainingStep, liveness
 from slackswap_opt.study.carry import pack, unpack
@@ -240,6 +240,7 @@ def solve_budget(
 def rows(chain: Chain, opened: Opened, solved: Mapping[int, Solved]) -> list[SweepRow]:
     """The rows of a solved chain: budgets in the order written, in each the planners."""
     found = []
+    proven = _proven(solved)
     for text, size, device in zip(
         chain.budgets.texts, opened.budget_bytes, opened.device_bytes, strict=True
     ):
@@ -257,9 +258,9 @@ def rows(chain: Chain, opened: Opened, solved: Mapping[int, Solved]) -> list[Swe
         cell = solved[size]
         for planner in chain.planners:
             if planner in cell.rows:
-                proven = {"bound_step_s": cell.rows[planner]["bound_step_s"]}
-                point = asdict(chain.point)
-                found.append(SweepRow(**{**cell.rows[planner], **point, **known, **proven}))
+                own = _under(proven[size], cell.rows[planner], chain.settings.gap)
+                bound = {"bound_step_s": own["bound_step_s"]}
+                found.append(SweepRow(**{**own, **asdict(chain.point), **known, **bound}))
             else:
                 found.append(
                     SweepRow(
@@ -268,6 +269,27 @@ def rows(chain: Chain, opened: Opened, solved: Mapping[int, Solved]) -> list[Swe
                     )
                 )  # fmt: skip
     return found
+
+
+def _proven(solved: Mapping[int, Solved]) -> dict[int, float]:
+    """The bound of each budget, in seconds: the best of those of larger ones and its own."""
+    proven: dict[int, float] = {}
+    above = 0.0
+    for size in sorted(solved, reverse=True):
+        own = (row["bound_step_s"] for row in solved[size].rows.values())
+        above = proven[size] = max(above, *own, 0.0)
+    return proven
+
+
+def _under(bound_s: float, row: Mapping[str, Any], gap: float) -> Mapping[str, Any]:
+    """A row under a bound that may be better than the one it was solved with."""
+    if bound_s <= row["bound_step_s"]:
+        return row
+    if row["step_s"] is None:
+        return {**row, "bound_step_s": bound_s}
+    left = (row["step_s"] - bound_s) / row["step_s"]
+    status = Status.OPTIMAL.value if left <= gap else row["status"]
+    return {**row, "bound_step_s": bound_s, "certified_gap": left, "status": status}
 
 
 def failed_rows(chain: Chain, reason: str) -> list[SweepRow]:

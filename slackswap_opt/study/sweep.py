@@ -122,7 +122,20 @@ def sweep(
         at_budget = problem.with_budget(budget)
         cells[budget] = solve_cell(at_budget, limits[budget], planners, settings, carried, report)
         carried |= fitting(cells[budget])
+    above: Bound | None = None
+    for budget in reversed(ascending):
+        cells[budget] = _under(above, cells[budget])
+        above = cells[budget].bound
     return tuple(cells[budget] for budget in budgets)
+
+
+def _under(above: Bound | None, cell: Cell) -> Cell:
+    """The cell with the bound of a larger budget, if that one was bettered meanwhile."""
+    if above is None or above.step_ns <= cell.bound.step_ns:
+        return cell
+    for judged in cell.judged.values():
+        hold(cell.problem, judged, above)
+    return replace(cell, bound=above)
 
 
 def bounds_of(
