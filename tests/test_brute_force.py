@@ -158,11 +158,11 @@ def test_the_ilp_is_as_good_as_brute_force(capsys):
 
 @pytest.mark.slow
 def test_the_ilp_is_as_good_as_brute_force_on_bigger_steps(capsys):
-    cases = sample(150, 8, 20_000)
+    cases = sample(80, 8, 20_000)
     near_the_best(cases, 0.8, capsys)
 
 
 @pytest.mark.slow
 def test_the_ilp_is_as_good_as_brute_force_on_ten_activations(capsys):
-    cases = sample(30, 10, 20_000)
+    cases = sample(20, 10, 20_000)
     near_the_best(cases, 0.8, capsys)
