@@ -28,10 +28,9 @@ from slackswap_opt.study import Settings
 from slackswap_opt.study.chain import Solved, _proven, _under
 from slackswap_opt.study.compare import rows_of
 from slackswap_opt.study.sweep import sweep
-from tests.brute_force import TooManyError, best_schedule
 from tests.solver_models import eviction
 from tests.strategies import Program, programs
-from tests.test_bound import SOLVER, problems
+from tests.test_bound import SOLVER, nothing_beats, problems
 
 RELAXED = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -196,30 +195,17 @@ def test_of_hundreds_of_schedules_none_is_faster(program: Program):
     no_faster_than_proven(program)
 
 
-def nothing_beats_it(problem: Problem, limit: int) -> None:
-    assume(problem.ideal_step_ns)
-    least = proven(problem)
-    for planner in HEURISTICS.values():
-        result = planner(problem)
-        assert result.step_ns is None or result.step_ns >= least, result.planner
-    try:
-        best = best_schedule(problem, limit=limit)
-    except TooManyError:
-        return
-    assert best is None or best[0] >= least
-
-
 @settings(RELAXED, max_examples=25)
 @given(problems(4))
 def test_neither_brute_force_nor_heuristics_beat_it(problem: Problem):
-    nothing_beats_it(problem, 3000)
+    nothing_beats(problem, proven(problem), 3000)
 
 
 @pytest.mark.slow
 @settings(RELAXED, max_examples=40)
 @given(problems(6))
 def test_brute_force_does_not_beat_it_on_larger_steps(problem: Problem):
-    nothing_beats_it(problem, 30_000)
+    nothing_beats(problem, proven(problem), 30_000)
 
 
 @pytest.fixture(scope="module")
