@@ -398,8 +398,10 @@ def fake_highs(monkeypatch, temporary):
     _highs.end_idle()
 
 
-SOLUTION = 'for last; do :; done; printf "%s" '
-"""Writes to the last argument, which is the solution file."""
+LAST = 'for last; do :; done; [ "$last" = -quit ] && exit 0; '
+"""The last argument is the solution file, but where a program is only asked whether it runs."""
+SOLUTION = LAST + 'printf "%s" '
+"""Writes to the solution file."""
 
 
 PATIENCE_S = 120.0
@@ -481,7 +483,7 @@ def test_an_overrunning_cbc_is_interrupted_and_gives_its_incumbent(monkeypatch):
         (SOLUTION + '"Optimal - objective value 0\n0 x0 one 0\n" > "$last"', "cannot be read"),
         (SOLUTION + '"Optimal - objective value 0\n0 x0 nan 0\n" > "$last"', "cannot be read"),
         (SOLUTION + '"Splendid\n" > "$last"', "its first line is 'Splendid"),
-        ('for last; do :; done; head -c 4000 /dev/urandom > "$last"', ""),
+        (LAST + 'head -c 4000 /dev/urandom > "$last"', ""),
         (SOLUTION + '"Optimal - objective value 0\n" > "$last"', "breaks a row (state)"),
     ],
     ids=[
@@ -526,7 +528,7 @@ BROKEN = [
     "exit 1",
     SOLUTION + '"Optimal - objective value 0\n" > "$last"',
     SOLUTION + '"Infeasible - objective value 0\n" > "$last"',
-    'for last; do :; done; head -c 4000 /dev/urandom > "$last"',
+    LAST + 'head -c 4000 /dev/urandom > "$last"',
 ]
 
 
