@@ -19,11 +19,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.results import DATA, ROOT, rewrite
+from benchmarks.command import DATA, ROOT, failed, parser_of, rewrite, table_lines
 from slackswap_opt.allocator import HistoryReplay, Kind, Reserved, replay_history, reserve
 from slackswap_opt.formats.files import read_bytes
 from slackswap_opt.formats.memory_snapshot import Snapshot, read_snapshot, summary
-from slackswap_opt.machine import DEFAULT_MACHINE, Machine, load_machine
+from slackswap_opt.machine import Machine, load_machine
 from slackswap_opt.plan import Problem
 from slackswap_opt.planners import PLANNERS
 from slackswap_opt.study import Cell, Settings, sweep
@@ -114,28 +114,28 @@ def faults(found: Sequence[Result]) -> Iterator[str]:
 
 def reserved_table(found: Sequence[Result]) -> str:
     """What plans reserve, in Markdown."""
-    lines = [
-        "| workload | planned (budget) | simulated peak | caching | expandable | caching, own pool "
-        "| expandable, own pool |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    heads = (
+        "workload", "planned (budget)", "simulated peak", "caching", "expandable",
+        "caching, own pool", "expandable, own pool",
+    )  # fmt: skip
+    rows = []
     for result in found:
         judged = result.cell.judged[result.planner]
         assert judged.verdict is not None
         cells = [_gib(result.cell.problem.budget_bytes), _gib(judged.verdict.peak_bytes)]
         for held in (result.held, result.own_pool):
             cells += [f"{_gib(held[k].reserved_peak_bytes)} ({_share(held[k])})" for k in REAL]
-        lines.append(f"| {result.workload} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append((result.workload, *cells))
+    return "\n".join(table_lines(heads, rows))
 
 
 def fitted_table(found: Sequence[Result]) -> str:
     """What staying within the budget costs, in Markdown."""
-    lines = [
-        "| workload | retained, ideal | retained, caching | planned for | reserved "
-        "| retained, expandable | planned for | reserved |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    heads = (
+        "workload", "retained, ideal", "retained, caching", "planned for", "reserved",
+        "retained, expandable", "planned for", "reserved",
+    )  # fmt: skip
+    rows = []
     for result in found:
         cells = [_retained(result.cell, result.planner)]
         for kind in REAL:
@@ -147,8 +147,8 @@ def fitted_table(found: Sequence[Result]) -> str:
                 _gib(planned),
                 _gib(fitted.reserved.reserved_peak_bytes),
             ]
-        lines.append(f"| {result.workload} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append((result.workload, *cells))
+    return "\n".join(table_lines(heads, rows))
 
 
 def snapshot_there() -> Snapshot | None:
@@ -228,24 +228,19 @@ def plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--budget", type=int, default=50, help="percent of the ideal peak")
     parser.add_argument("--planner", default="ilp", choices=sorted(PLANNERS))
-    parser.add_argument("--machine", default=DEFAULT_MACHINE)
-    parser.add_argument("--seconds", type=float, default=60.0, help="limit of the ILP, each")
 
 
 def main() -> int:
     """Run, check, print, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__, seconds=60.0, machine=True, write="update docs/allocator.md")
     plan_options(parser)
-    parser.add_argument("--write", action="store_true", help="update docs/allocator.md")
     asked = parser.parse_args()
     machine, settings = load_machine(asked.machine), Settings(seconds=asked.seconds)
     found = [
         measure(name, machine, asked.budget, asked.planner, settings)
         for name in asked.workloads.split(",")
     ]
-    wrong = list(faults(found))
-    if wrong:
-        print("\n".join(wrong), file=sys.stderr)
+    if failed(faults(found)):
         return 1
     about = f"GiB at {asked.budget} % of the ideal peak, planner {asked.planner}, {machine.name}."
     tables = {

@@ -9,12 +9,11 @@ updates.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TypedDict
 
-from benchmarks.results import ROOT, rewrite
+from benchmarks.command import ROOT, parser_of, rewrite, table_lines
 from slackswap_opt.machine import Machine, load_machine
 from slackswap_opt.step import TrainingStep, ideal_step_ns
 from slackswap_opt.step.model import Phase
@@ -31,6 +30,21 @@ MPT = "MosaicML llm-foundry, scripts/train/benchmarking/README.md"
 INTERN = "InternEvo, doc/en/train_performance.md"
 TINY = "TinyLlama, README"
 COURSE = "timings of a GPT-2 XL shape in a public course repository"
+
+
+class Changes(TypedDict, total=False):
+    """Fields of a workload that rows change; see `slackswap_opt.workloads.describe`."""
+
+    batch: int
+    sequence: int
+    layers: int
+    width: int
+    heads: int
+    feed_forward: int
+    accumulation: int
+    dtype: str
+    attention: str
+    optimizer: str
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,7 @@ class Row:
     workload: str
     published_ms: float
     source: str
-    changes: Mapping[str, object] = field(default_factory=dict, hash=False)
+    changes: Changes = field(default_factory=Changes, hash=False)
     checkpointing: bool = False
     claimed: bool = True
 
@@ -65,7 +79,7 @@ def per_tokens(tokens: int, tokens_per_s: float) -> float:
 
 def gpt2_fp32(sequence: int, seconds: float, *, claimed: bool) -> Row:
     """A row of the course's timings: forward and backward only, fp32, scores in memory."""
-    changes = {
+    changes: Changes = {
         "batch": 4, "sequence": sequence, "dtype": "fp32", "attention": "stored",
         "optimizer": "none",
     }  # fmt: skip
@@ -140,7 +154,7 @@ def predicted_ms(row: Row, machine: Machine | None = None) -> float:
 
 @cache
 def _predicted_ms(row: Row, machine: Machine | None) -> float:
-    workload = load_workload(row.workload, **row.changes)  # type: ignore[arg-type]
+    workload = load_workload(row.workload, **row.changes)
     step = build_step(workload, machine or load_machine(row.machine))
     again = layer_forward_ns(step) if row.checkpointing else 0
     return (ideal_step_ns(step) + again) / 1e6
@@ -160,30 +174,31 @@ def recompute_overhead(name: str) -> float:
 
 def accuracy_table() -> str:
     """Published and predicted times of every row, as Markdown."""
-    lines = [
-        "| run | machine | published ms | predicted ms | error | claimed | source |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in ROWS:
-        claimed = "yes" if row.claimed else "no"
-        lines.append(
-            f"| {row.label} | {row.machine} | {row.published_ms:.0f} | {predicted_ms(row):.0f} "
-            f"| {100 * error(row):+.1f} % | {claimed} | {row.source} |"
+    heads = ("run", "machine", "published ms", "predicted ms", "error", "claimed", "source")
+    rows = [
+        (
+            row.label,
+            row.machine,
+            f"{row.published_ms:.0f}",
+            f"{predicted_ms(row):.0f}",
+            f"{100 * error(row):+.1f} %",
+            "yes" if row.claimed else "no",
+            row.source,
         )
-    return "\n".join(lines)
+        for row in ROWS
+    ]
+    return "\n".join(table_lines(heads, rows))
 
 
 def recompute_table() -> str:
     """What recomputing every layer is predicted to cost, as Markdown."""
-    lines = ["| workload | extra step time |", "|---|---|"]
-    lines += [f"| {name} | {100 * recompute_overhead(name):+.1f} % |" for name in RECOMPUTED]
-    return "\n".join(lines)
+    rows = [(name, f"{100 * recompute_overhead(name):+.1f} %") for name in RECOMPUTED]
+    return "\n".join(table_lines(("workload", "extra step time"), rows))
 
 
 def main() -> None:
     """Print both tables, and write them if asked to."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="update docs/cost-model.md")
+    parser = parser_of(__doc__, write="update docs/cost-model.md")
     asked = parser.parse_args()
     tables = {"accuracy": accuracy_table(), "recomputation": recompute_table()}
     print("\n\n".join(tables.values()))

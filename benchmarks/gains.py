@@ -5,7 +5,7 @@
 Each cell is one problem: a step on one machine with its link replaced, at one budget. Every planner
 runs; the best of the greedy ones is compared with the ILP. The sweep keeps what is finished in the
 journal, and the same command goes on from it. Where `SLACKSWAP_DATA` names a folder of profiles
-that are not part of the project (see `MEASURED`), these are among the graphs.
+that are not part of the project (see `benchmarks.grids`), these are among the graphs.
 
 The run fails, and writes nothing, if a greedy plan is faster than the ILP's or a problem fails.
 `--write` updates docs/gains.md.
@@ -13,35 +13,19 @@ The run fails, and writes nothing, if a greedy plan is faster than the ILP's or 
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from benchmarks.results import DATA, ROOT, rewrite
-from slackswap_opt.formats import graph_names, graph_path, read_step
-from slackswap_opt.machine import DEFAULT_MACHINE, Machine, load_machine
-from slackswap_opt.step import TrainingStep
-from slackswap_opt.study import Settings, SweepRow, pool_of, run_sweep
-from slackswap_opt.study.chain import Budgets, Chain, Point, axes_of, with_link
+from benchmarks.command import ROOT, failed, names_in, parser_of, rewrite, table_lines
+from benchmarks.grids import GREEDY, add_grid_options, asked_rows, asked_sources, chain_of
+from slackswap_opt.machine import load_machine
+from slackswap_opt.study import Settings, SweepRow
 from slackswap_opt.study.results import FAILED
-from slackswap_opt.workloads import Workload, load_workload
 
 PAGE = ROOT / "docs/gains.md"
 WORKLOADS = ("bert-large", "gpt2-xl", "llama-7b")
-LEFT_OUT = ("tiny-mlp",)
-"""Shipped graphs that are examples of the format and no networks."""
-MEASURED = {
-    "resnet50-pipedream": "graphs/pipedream_resnet50.txt",
-    "gnmt-pipedream": "graphs/pipedream_gnmt.txt",
-    "resnet50-onnx": "graphs/onnx_light_resnet50.onnx",
-    "resnet50-kineto": "traces/01_kineto_resnet50_v100_train.pt.trace.json.gz",
-}
-"""Names in the table to files in the folder that `SLACKSWAP_DATA` names."""
 LINKS: Mapping[str, float] = {
     "PCIe 3.0, shared": 6,
     "PCIe 4.0": 25,
@@ -50,63 +34,9 @@ LINKS: Mapping[str, float] = {
 }
 """Names to 10^9 bytes a second from the device to the host."""
 BUDGETS = (80, 50, 30, 20)
-GREEDY = ("greedy", "capuchin", "on-demand")
-"""The planners that choose by a rule, step by step; the best of them is the greedy one."""
 GAIN = 0.1
 """Points of throughput from which on one is called better than the other."""
 PROVEN = 0.001
-
-
-@dataclass(frozen=True)
-class Source:
-    """A step, or what it is built from.
-
-    Attributes:
-        name: in tables.
-        kind: "workload", "graph" or "measured".
-        step: the step or the workload.
-    """
-
-    name: str
-    kind: str
-    step: TrainingStep | Workload
-
-
-def sources(
-    machine: Machine,
-    workloads: Iterable[str] = WORKLOADS,
-    graphs: Iterable[str] | None = None,
-    data: str | None = None,
-) -> list[Source]:
-    """Workloads, shipped graphs, and the profiles in a folder as far as they are there."""
-    found = [Source(name, "workload", load_workload(name)) for name in workloads]
-    names = [n for n in graph_names() if n not in LEFT_OUT] if graphs is None else graphs
-    found += [Source(name, "graph", read_step(graph_path(name))) for name in names]
-    if data:
-        there = [(name, Path(data) / path) for name, path in MEASURED.items()]
-        found += [
-            Source(name, "measured", read_step(path, machine=machine))
-            for name, path in there
-            if path.is_file()
-        ]
-    return found
-
-
-def chain_of(
-    source: Source,
-    machine: Machine,
-    link_gb_per_s: float | None,
-    budgets: Sequence[str],
-    settings: Settings,
-) -> Chain:
-    """All budgets of a step on the machine with another link."""
-    where = machine if link_gb_per_s is None else with_link(machine, link_gb_per_s)
-    rate = where.link.d2h_bytes_per_s / 1e9
-    point = Point(
-        source.name, machine.name, *axes_of(source.step), rate, where.device.attained_flops
-    )
-    planners = (*GREEDY, "ilp")
-    return Chain(point, source.step, where, Budgets(tuple(budgets)), planners, settings)
 
 
 @dataclass(frozen=True)
@@ -228,22 +158,21 @@ def faults(rows: Iterable[SweepRow], cells: Iterable[Cell]) -> Iterator[str]:
 def table(cells: Sequence[Cell]) -> str:
     """A row per cell."""
     heads = ("step", "link", "budget %", "ilp", "best greedy", "gain", "bound", "gap %", "limit")
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    for cell in cells:
-        gain = cell.gain
-        entries = (
+    rows = [
+        (
             cell.step,
             cell.link,
-            str(cell.budget),
+            cell.budget,
             _shown(cell.ilp),
             "-" if cell.greedy is None else f"{cell.greedy:.2f} {cell.rule}",
-            "-" if gain is None else f"{gain:.2f}",
+            _shown(cell.gain),
             "-" if cell.proven_infeasible else f"{cell.reachable:.2f}",
             _shown(cell.gap) + (" *" if cell.time_limited else ""),
             cell.limit,
         )
-        lines.append("| " + " | ".join(entries) + " |")
-    return "\n".join(lines)
+        for cell in cells
+    ]
+    return "\n".join(table_lines(heads, rows))
 
 
 def _shown(value: float | None) -> str:
@@ -301,45 +230,30 @@ def _division(name: str, cells: Sequence[Cell], of: Callable[[Cell], str]) -> st
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(of(cell), []).append(cell)
-    lines = [f"| {name} | problems | ilp better | mean gain | largest gain | proven |",
-             "|" + "---|" * 6]  # fmt: skip
+    heads = (name, "problems", "ilp better", "mean gain", "largest gain", "proven")
+    rows = []
     for value, group in groups.items():
         gains = [cell.gain or 0.0 for cell in group]
         proven = sum(cell.gap is not None and cell.gap <= 100 * PROVEN for cell in group)
-        lines.append(
-            f"| {value} | {len(group)} | {sum(gain >= GAIN for gain in gains)} | "
-            f"{sum(gains) / len(gains):.2f} | {max(gains):.2f} | {proven} |"
-        )
-    return "\n".join(lines)
+        better, mean = sum(gain >= GAIN for gain in gains), sum(gains) / len(gains)
+        rows.append((value, len(group), better, f"{mean:.2f}", f"{max(gains):.2f}", proven))
+    return "\n".join(table_lines(heads, rows))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, check, print, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="names")
-    parser.add_argument("--graphs", default=None, help="names of shipped graphs (default: all)")
-    parser.add_argument("--data", default=os.environ.get(DATA), help="folder of profiles")
+    parser = parser_of(__doc__, seconds=8.0, machine=True, json=True, write="update docs/gains.md")
+    add_grid_options(parser, WORKLOADS)
     parser.add_argument("--budgets", default=",".join(map(str, BUDGETS)), help="percent")
     parser.add_argument("--links", default=",".join(f"{rate:g}" for rate in LINKS.values()),
                         help="which of the links, by GB/s")  # fmt: skip
-    parser.add_argument("--machine", default=DEFAULT_MACHINE)
-    parser.add_argument("--seconds", type=float, default=8.0, help="limit of the ILP, each")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--journal", type=Path, help="what is finished (default: a temporary file)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--write", action="store_true", help="update docs/gains.md")
     asked = parser.parse_args(arguments)
     machine = load_machine(asked.machine)
     wanted = [float(text) for text in asked.links.split(",")]
     links = {name: rate for name, rate in LINKS.items() if rate in wanted}
     if len(links) != len(wanted):
         parser.error(f"--links: choose from {', '.join(f'{r:g}' for r in LINKS.values())}")
-    found = sources(
-        machine,
-        names_in(asked.workloads),
-        None if asked.graphs is None else names_in(asked.graphs),
-        asked.data,
-    )
+    found = asked_sources(asked, machine)
     budgets = [f"{text}%" for text in names_in(asked.budgets)]
     settings = Settings(seconds=asked.seconds)
     chains = [
@@ -347,13 +261,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for source in found
         for rate in links.values()
     ]
-    journal = asked.journal or Path(tempfile.gettempdir()) / "slackswap-gains.journal"
-    with pool_of(asked.jobs) as pool:
-        rows = run_sweep(chains, pool, journal, told).rows
+    rows = asked_rows(asked, "gains", chains)
     cells = cells_of(rows, {source.name: source.kind for source in found}, links)
-    wrong = list(faults(rows, cells))
-    if wrong:
-        print("\n".join(wrong), file=sys.stderr)
+    if failed(faults(rows, cells)):
         return 1
     given = f"The ILP had {asked.seconds:g} seconds a problem, {asked.jobs} problems at a time."
     text = f"{given}\n\n{summary(cells)}\n\n{table(cells)}"
@@ -364,16 +274,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.write:
         rewrite(PAGE, "gains", text)
     return 0
-
-
-def names_in(text: str) -> list[str]:
-    """The parts of a list with commas."""
-    return [part for part in text.split(",") if part]
-
-
-def told(done: int, total: int, what: str) -> None:
-    """Progress, a line each."""
-    print(f"  {done} of {total} rows: {what}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -10,18 +10,17 @@ alone. `--write` puts the table into docs/formats.md.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.results import ROOT, rewrite
+from benchmarks.command import ROOT, parser_of, rewrite
 from slackswap_opt.errors import InputError
 from slackswap_opt.formats import format_of, read_step
 from slackswap_opt.formats.registry import priced_on_machine
-from slackswap_opt.machine import DEFAULT_MACHINE, Machine, load_machine
+from slackswap_opt.machine import Machine, load_machine
 from slackswap_opt.plan import Problem
 from slackswap_opt.planners import PLANNERS
 from slackswap_opt.study import Settings, compare
@@ -152,12 +151,9 @@ def files_of(folders: Sequence[Path]) -> Iterator[Path]:
 
 def main() -> int:
     """Read, plan, print, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__, seconds=60.0, machine=True, write="update docs/formats.md")
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders or files")
-    parser.add_argument("--machine", default=DEFAULT_MACHINE)
     parser.add_argument("--batch", type=int, default=32, help="of models")
-    parser.add_argument("--seconds", type=float, default=60.0, help="time limit of the ILP")
-    parser.add_argument("--write", action="store_true", help="update docs/formats.md")
     asked = parser.parse_args()
     machine = load_machine(asked.machine)
     found = []

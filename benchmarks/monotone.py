@@ -3,7 +3,7 @@
     python -m benchmarks.monotone [--write] [--json] [--seconds 3] [--jobs 2] [--journal FILE]
 
 For every shipped workload (cut to a few layers, `--layers`), every shipped graph and every measured
-profile that there is (see `benchmarks.gains`): budgets evenly spaced from the smallest that is not
+profile that there is (see `benchmarks.grids`): budgets evenly spaced from the smallest that is not
 proven to be too small up to the peak of the step without a limit. The run fails if, as the budget
 grows, the step of any planner gets longer, a plan that was found is lost, or the bound rises; or if
 the ILP loses anything with the full peak.
@@ -13,21 +13,18 @@ the ILP loses anything with the full peak.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
-from benchmarks.gains import PAGE, Source, chain_of, names_in, sources, told
-from benchmarks.results import DATA, rewrite
-from slackswap_opt.machine import DEFAULT_MACHINE, Machine, load_machine
+from benchmarks.command import failed, parser_of, rewrite, table_lines
+from benchmarks.gains import PAGE
+from benchmarks.grids import Source, add_grid_options, asked_rows, asked_sources, chain_of
+from slackswap_opt.machine import Machine, load_machine
 from slackswap_opt.step import TrainingStep, liveness
-from slackswap_opt.study import Settings, SweepRow, lower_limit, pool_of, run_sweep
+from slackswap_opt.study import Settings, SweepRow, lower_limit
 from slackswap_opt.study.chain import Chain
 from slackswap_opt.study.results import FAILED
 from slackswap_opt.workloads import build_step, with_changes, workload_names
@@ -142,10 +139,9 @@ def markdown(curves: Sequence[Curve]) -> str:
     """The ILP's curves, and what was checked."""
     budgets = sum(len(curve.budget_bytes) for curve in curves)
     shown = [curve for curve in curves if curve.planner == "ilp"]
-    share = [f"{n}/{QUARTERS - 1}" for n in range(QUARTERS)]
-    lines = ["| step | smallest GiB | peak GiB | overhead over the budgets | "
-             + " | ".join(f"% at {s}" for s in share) + " |"]  # fmt: skip
-    lines.append("|" + "---|" * (4 + QUARTERS))
+    share = [f"% at {n}/{QUARTERS - 1}" for n in range(QUARTERS)]
+    heads = ("step", "smallest GiB", "peak GiB", "overhead over the budgets", *share)
+    rows = []
     for curve in shown:
         last = len(curve.budget_bytes) - 1
         overheads = curve.overheads()
@@ -157,7 +153,8 @@ def markdown(curves: Sequence[Curve]) -> str:
             f"`{curve.drawn()}`",
             *("-" if o is None else f"{o:.2f}" for o in at),
         )
-        lines.append("| " + " | ".join(cells) + " |")
+        rows.append(cells)
+    lines = table_lines(heads, rows)
     wrong = [fault for curve in curves for fault in curve.faults()]
     planners = list(dict.fromkeys(curve.planner for curve in curves))
     if wrong:
@@ -174,37 +171,18 @@ def markdown(curves: Sequence[Curve]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, check, print, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--workloads", default=",".join(workload_names()), help="names")
+    parser = parser_of(__doc__, seconds=3.0, machine=True, json=True, write="update docs/gains.md")
+    add_grid_options(parser, workload_names())
     parser.add_argument("--layers", type=int, default=LAYERS, help="of the workloads")
-    parser.add_argument("--graphs", default=None, help="names of shipped graphs (default: all)")
-    parser.add_argument("--data", default=os.environ.get(DATA), help="folder of profiles")
     parser.add_argument("--budgets", type=int, default=BUDGETS, help="how many")
-    parser.add_argument("--machine", default=DEFAULT_MACHINE)
-    parser.add_argument("--seconds", type=float, default=3.0, help="limit of the ILP, each")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--journal", type=Path, help="what is finished (default: a temporary file)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--write", action="store_true", help="update docs/gains.md")
     asked = parser.parse_args(arguments)
     if asked.budgets < 2:
         parser.error(f"--budgets is {asked.budgets}; give 2 or more")
     machine = load_machine(asked.machine)
-    found = [
-        shortened(source, asked.layers)
-        for source in sources(
-            machine,
-            names_in(asked.workloads),
-            None if asked.graphs is None else names_in(asked.graphs),
-            asked.data,
-        )
-    ]
+    found = [shortened(source, asked.layers) for source in asked_sources(asked, machine)]
     settings = Settings(GAP, asked.seconds)
     chains = [chain_over(source, machine, asked.budgets, settings) for source in found]
-    journal = asked.journal or Path(tempfile.gettempdir()) / "slackswap-monotone.journal"
-    with pool_of(asked.jobs) as pool:
-        rows = run_sweep(chains, pool, journal, told).rows
-    curves = curves_of(rows)
+    curves = curves_of(asked_rows(asked, "monotone", chains))
     if asked.json:
         entries = [
             {"step": curve.step, "planner": curve.planner, "budget_bytes": curve.budget_bytes,
@@ -214,9 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps({"schema": "slackswap.monotone/1", "curves": entries}))
     else:
         print(markdown(curves))
-    wrong = [fault for curve in curves for fault in curve.faults()]
-    if wrong:
-        print("\n".join(wrong), file=sys.stderr)
+    if failed(fault for curve in curves for fault in curve.faults()):
         return 1
     if asked.write:
         rewrite(PAGE, "monotone", markdown(curves))

@@ -9,7 +9,6 @@ are printed.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shlex
@@ -18,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.results import ROOT
+from benchmarks.command import ROOT, parser_of
 
 BLOCK = re.compile(r"^```text\n(\$ .*?)^```$", re.MULTILINE | re.DOTALL)
 PROMPT = "$ "
@@ -71,11 +70,10 @@ def _output(command: str, folder: Path) -> tuple[int, list[str]]:
 
 def main() -> int:
     """Run, and write if asked to."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__, write="update the pages")
     parser.add_argument(
         "pages", nargs="*", help="names of pages in docs/ (default: all with outputs)"
     )
-    parser.add_argument("--write", action="store_true", help="update the pages")
     asked = parser.parse_args()
     for name in asked.pages or pages():
         page = ROOT / "docs" / f"{name}.md"

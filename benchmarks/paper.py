@@ -10,7 +10,6 @@ cache was empty, the time that the grid took.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -19,7 +18,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.results import DATA, ROOT, rewrite
+from benchmarks.command import DATA, ROOT, parser_of, rewrite
 from benchmarks.results_tables import PROFILE
 from slackswap_opt.figures import paper, rendered
 from slackswap_opt.paper import FIGURES, FULL, QUICK, Cache, Grid, Made, default_cache_dir, make
@@ -99,11 +98,10 @@ def took(grid: Grid, seconds: float, jobs: int, graphs: Sequence[str]) -> str:
 
 def main() -> int:
     """Make, and write if asked to."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__, write="update pictures and pages")
     parser.add_argument("--quick", action="store_true", help="the quick grid")
     parser.add_argument("--cache", type=Path, default=default_cache_dir())
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--write", action="store_true", help="update pictures and pages")
     asked = parser.parse_args()
 
     def report(message: str) -> None:

@@ -11,17 +11,16 @@ is worse than a heuristic's. `--write` updates docs/peers.md.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from benchmarks.command import ROOT, parser_of, rewrite, table_lines
 from benchmarks.peers_instances import SIZE, Case, Instance, problem_of, units
 from benchmarks.peers_networks import NETWORKS
 from benchmarks.peers_replay import ReplayError, replay
-from benchmarks.results import ROOT, rewrite
 from slackswap_opt import IlpOptions, Problem, bound, ilp
 from slackswap_opt.planners import HEURISTICS
 
@@ -99,10 +98,10 @@ def solve(name: str, instance: Instance, share: str, seconds: float, solver: str
 
 def markdown(rows: Sequence[Row]) -> str:
     """The table of docs/peers.md."""
-    lines = ["| network | operations | budget | bound | best heuristic | ILP | gap | most runs |"]
-    lines.append("|" + "---|" * 8)
-    lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
-    return "\n".join(lines)
+    heads = (
+        "network", "operations", "budget", "bound", "best heuristic", "ILP", "gap", "most runs",
+    )  # fmt: skip
+    return "\n".join(table_lines(heads, map(_cells, rows)))
 
 
 def _cells(row: Row) -> Iterator[str]:
@@ -122,12 +121,12 @@ def _over(step: Fraction | None, ideal: Fraction) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__, write="update docs/peers.md")
     parser.add_argument("networks", metavar="NETWORK", nargs="*", help=", ".join(NETWORKS))
-    parser.add_argument("--budget", action="append", help=f"a share; {', '.join(BUDGETS)}")
+    shares = ", ".join(BUDGETS).replace("%", "%%")
+    parser.add_argument("--budget", action="append", help=f"a share; {shares}")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each case")
     parser.add_argument("--solver", default="cbc", choices=("cbc", "highs"))
-    parser.add_argument("--write", action="store_true", help="update docs/peers.md")
     asked = parser.parse_args(arguments)
     unknown = [name for name in asked.networks if name not in NETWORKS]
     if unknown:

@@ -17,7 +17,6 @@ again, leave out all other cases.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -26,10 +25,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
+from benchmarks.command import ROOT, parser_of, rewrite, table_lines
 from benchmarks.peers_instances import TIME, Case, Instance, Number, find, problem_of, read, units
 from benchmarks.peers_replay import Replay, ReplayError, replay
 from benchmarks.peers_search import TooManyStatesError, shortest
-from benchmarks.results import ROOT, rewrite
 from slackswap_opt import IlpOptions, Problem, Schedule, bound, ilp
 from slackswap_opt.errors import InputError, SolverUnavailableError
 from slackswap_opt.planners import ReferenceOptions, reference_plan
@@ -197,22 +196,21 @@ def _faults(case: Case, planned: Planned, replayed: Replay) -> Iterator[str]:
 
 def markdown(rows: Sequence[Row]) -> str:
     """The table of docs/peers.md."""
-    lines = ["| instance | case | budget | peer | ours | replayed peak | seconds | proven by |"]
-    lines.append("|" + "---|" * 8)
-    for row in rows:
-        peak = row.replayed.peak if row.replayed else None
-        cells = [
+    heads = ("instance", "case", "budget", "peer", "ours", "replayed peak", "seconds", "proven by")
+    cells = [
+        (
             row.case.instance,
             row.label,
             _shown(row.case.budget),
             _shown(row.case.peer_cost, "infeasible"),
             _shown(row.our_cost, "none"),
-            _shown(peak, "-"),
+            _shown(row.replayed.peak if row.replayed else None, "-"),
             f"{row.seconds:.1f}",
             row.planned.proof or "-",
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", summary(rows)])
+        )
+        for row in rows
+    ]
+    return "\n".join([*table_lines(heads, cells), "", summary(rows)])
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -291,12 +289,10 @@ def run(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__, json=True, write="update docs/peers.md")
     parser.add_argument("folder", metavar="DIR", type=Path, help="where the instances are")
     parser.add_argument("--time-limit", type=float, default=120.0, help="seconds for each case")
     parser.add_argument("--solver", default="cbc", choices=("cbc", "highs"))
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--write", action="store_true", help="update docs/peers.md")
     parser.add_argument("--instance", action="append", default=[], help="only those of this name")
     parser.add_argument(
         "--budget", action="append", default=[], type=Fraction, help="only those of this size"

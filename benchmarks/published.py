@@ -12,12 +12,12 @@ on the machine `plain-a100`.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.results import ROOT, faults, results, rewrite
+from benchmarks.command import ROOT, failed, parser_of, rewrite, table_lines
+from benchmarks.results import faults, results
 from benchmarks.results_tables import Result
 from slackswap_opt.figures import Panel, published, save
 from slackswap_opt.machine import Machine, load_machine
@@ -82,21 +82,20 @@ def markdown(fractions: Sequence[float], rows: Sequence[tuple[Claim, Sequence[Re
         beyond = [f"{fraction:g}" for fraction, result in pairs if place(claim, result) == BEYOND]
         where = f"at {', '.join(beyond)}" if beyond else "nowhere"
         sentences.append(f"* {claim.title}: the bound is below the published value {where}.")
-    lines = [*sentences, ""]
-    lines.append("| workload | published | attained | greedy | ilp | bound | published is |")
-    lines.append("|" + "---|" * 7)
-    for claim, found in rows:
-        for fraction, result in zip(fractions, found, strict=True):
-            cells = [
-                claim.title,
-                f"{100 * claim.retained:.1f}",
-                f"{fraction:g}",
-                *(_percent(result.retained(name)) for name in SHOWN),
-                _percent(result.reachable),
-                place(claim, result),
-            ]
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    heads = ("workload", "published", "attained", "greedy", "ilp", "bound", "published is")
+    cells = [
+        (
+            claim.title,
+            f"{100 * claim.retained:.1f}",
+            f"{fraction:g}",
+            *(_percent(result.retained(name)) for name in SHOWN),
+            _percent(result.reachable),
+            place(claim, result),
+        )
+        for claim, found in rows
+        for fraction, result in zip(fractions, found, strict=True)
+    ]
+    return "\n".join([*sentences, "", *table_lines(heads, cells)])
 
 
 def place(claim: Claim, result: Result) -> str:
@@ -114,16 +113,12 @@ def _percent(value: float | None) -> str:
 
 def main() -> int:
     """Run, check, print, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__, seconds=60.0, write="update the page and its figure")
     parser.add_argument("--fractions", default=",".join(map(str, FRACTIONS)))
-    parser.add_argument("--seconds", type=float, default=60.0, help="limit of the ILP, each")
-    parser.add_argument("--write", action="store_true", help="update the page and its figure")
     asked = parser.parse_args()
     fractions = [float(text) for text in asked.fractions.split(",")]
     rows = [(claim, measured(claim, fractions, asked.seconds)) for claim in CLAIMS]
-    wrong = [fault for _, found in rows for result in found for fault in faults([result])]
-    if wrong:
-        print("\n".join(wrong), file=sys.stderr)
+    if failed(fault for _, found in rows for result in found for fault in faults([result])):
         return 1
     text = markdown(fractions, rows)
     print(text)

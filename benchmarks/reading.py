@@ -9,14 +9,13 @@ docs/formats.md.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.results import ROOT, rewrite
+from benchmarks.command import ROOT, parser_of, rewrite
 from benchmarks.trace_files import TRACES
 from slackswap_opt.formats import write_step
 from slackswap_opt.formats.writing import WRITERS
@@ -121,10 +120,9 @@ def measured(kind: str, count: int, folder: Path) -> tuple[int, float, int, int]
 
 def main() -> None:
     """Print the table, and write it if asked to."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__, write="update docs/formats.md")
     parser.add_argument("--sizes", default="1000,10000,100000")
     parser.add_argument("--formats", default=",".join(FORMATS))
-    parser.add_argument("--write", action="store_true", help="update docs/formats.md")
     arguments = parser.parse_args()
     lines = [
         "| format | operations | file MB | seconds | us an operation | MiB |",

@@ -12,7 +12,6 @@ into docs/results.md.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
@@ -20,6 +19,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.command import DATA, ROOT, failed, parser_of, rewrite
 from benchmarks.results_tables import (
     BEST,
     MEASURED,
@@ -32,16 +32,13 @@ from benchmarks.results_tables import (
     table,
 )
 from slackswap_opt.formats import read_step
-from slackswap_opt.machine import DEFAULT_MACHINE, Machine, load_machine
+from slackswap_opt.machine import Machine, load_machine
 from slackswap_opt.plan import Problem
 from slackswap_opt.planners import PLANNERS
 from slackswap_opt.step import TrainingStep
 from slackswap_opt.study import Settings, rows_of, sweep
 from slackswap_opt.workloads import build_step, load_workload
 
-ROOT = Path(__file__).resolve().parent.parent
-DATA = "SLACKSWAP_DATA"
-"""Environment variable that names a folder of profiles that are not part of the project."""
 WORKLOADS = ("bert-large", "bert-large-eager", "gpt2-xl", "llama-7b")
 BUDGETS = (100, 80, 60, 50, 40, 30, 20)
 SHOWN = 50
@@ -89,28 +86,15 @@ def faults(found: Sequence[Result]) -> Iterator[str]:
                     yield f"{where}: slower than at {other.percent} %"
 
 
-def rewrite(path: Path, name: str, text: str) -> None:
-    """Replace what stands between `<!-- name -->` and `<!-- /name -->` in a file."""
-    content = path.read_text(encoding="utf-8")
-    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-    before, _, rest = content.partition(begin)
-    _, found, after = rest.partition(end)
-    if not found:
-        raise ValueError(f"{path} has no section {name!r}")
-    path.write_text(before + begin + text + "\n" + end + after, encoding="utf-8")
-
-
 def main() -> int:
     """Run, check, print, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(
+        __doc__, seconds=60.0, machine=True, json=True, write="update README.md and its page"
+    )
     data = os.environ.get(DATA)
     default = [*WORKLOADS, *([str(Path(data) / PROFILE)] if data else [])]
     parser.add_argument("--workloads", default=",".join(default), help="names or files")
     parser.add_argument("--budgets", default=",".join(map(str, BUDGETS)), help="percent")
-    parser.add_argument("--machine", default=DEFAULT_MACHINE)
-    parser.add_argument("--seconds", type=float, default=60.0, help="limit of the ILP, each")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--write", action="store_true", help="update README.md and its page")
     asked = parser.parse_args()
     machine = load_machine(asked.machine)
     percents = [int(text) for text in asked.budgets.split(",")]
@@ -129,9 +113,7 @@ def main() -> int:
             asked.seconds,
         )
     ]
-    wrong = list(faults(found))
-    if wrong:
-        print("\n".join(wrong), file=sys.stderr)
+    if failed(faults(found)):
         return 1
     if asked.json:
         rows = [dataclasses.asdict(row) for result in found for row in result.rows.values()]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.command import table_lines
 from slackswap_opt.machine import Machine
 from slackswap_opt.planners import PLANNERS
 from slackswap_opt.study import Cell, Row
@@ -78,25 +79,26 @@ def table(found: Sequence[Result]) -> str:
 
 def shown_table(found: Sequence[Result]) -> str:
     """The README's table: one budget, some planners."""
-    lines = _head(["workload", *map(_title, COLUMNS), "bound", "ilp gap"])
+    heads = ["workload", *map(_title, COLUMNS), "bound", "ilp gap"]
+    rows = []
     for result in found:
         gap = _percent(result.rows[BEST].certified_gap)
         gap += "" if gap == NONE else " %"
         values = [_value(result, name) for name in COLUMNS]
-        lines.append(_line([result.workload, *values, _percent(result.reachable), gap]))
-    return "\n".join(lines)
+        rows.append([result.workload, *values, _percent(result.reachable), gap])
+    return "\n".join(table_lines(heads, rows))
 
 
 def full_table(found: Sequence[Result]) -> str:
     """The table of docs/results.md: every budget and planner."""
-    lines = _head(["step", "budget %", *map(_title, PLANNERS), "bound", "gap"])
+    heads = ["step", "budget %", *map(_title, PLANNERS), "bound", "gap"]
+    rows = []
     for result in found:
         best = result.rows[BEST]
         gap = _percent(best.certified_gap) + (" *" if best.time_limited else "")
         values = [_value(result, name) for name in PLANNERS]
-        cells = [result.workload, str(result.percent), *values, _percent(result.reachable), gap]
-        lines.append(_line(cells))
-    return "\n".join(lines)
+        rows.append([result.workload, result.percent, *values, _percent(result.reachable), gap])
+    return "\n".join(table_lines(heads, rows))
 
 
 def origin(found: Sequence[Result], machine: Machine, seconds: float) -> str:
@@ -125,17 +127,14 @@ def reading(found: Sequence[Result]) -> str:
     ended = sum(result.rows[BEST].time_limited for result in found)
     lines.append(f"* The clock ended the search in {ended} of {len(found)} problems.")
     percents = list(dict.fromkeys(result.percent for result in found))
-    lines += [
-        "",
-        "Points that *ilp* is above the best of the other planners:",
-        "",
-        *_head(["step", *(f"{percent} %" for percent in percents)]),
-    ]
+    lines += ["", "Points that *ilp* is above the best of the other planners:", ""]
     by_place = {(r.workload, r.percent): r.above(OTHERS) for r in found}
+    rows = []
     for name in dict.fromkeys(result.workload for result in found):
         values = [by_place.get((name, percent)) for percent in percents]
-        lines.append(_line([name, *("-" if v is None else f"{v:.2f}" for v in values)]))
-    return "\n".join(lines)
+        rows.append([name, *("-" if v is None else f"{v:.2f}" for v in values)])
+    heads = ["step", *(f"{percent} %" for percent in percents)]
+    return "\n".join([*lines, *table_lines(heads, rows)])
 
 
 def _advantage(what: str, found: Sequence[Result], planners: Sequence[str]) -> str:
@@ -154,10 +153,6 @@ def _largest_gap(found: Sequence[Result]) -> str:
     return f"{_percent(most)} % of the step ({where})"
 
 
-def _head(titles: Sequence[str]) -> list[str]:
-    return [_line(titles), "|" + "---|" * len(titles)]
-
-
 def _title(planner: str) -> str:
     return f"**{planner}**" if planner == BEST else planner
 
@@ -165,10 +160,6 @@ def _title(planner: str) -> str:
 def _value(result: Result, planner: str) -> str:
     value = _percent(result.retained(planner))
     return f"**{value}**" if planner == BEST and value != NONE else value
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def _percent(value: float | None) -> str:

@@ -11,14 +11,13 @@ those of the plan without noise and in the trials.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from benchmarks.allocator import plan_options, planned
-from benchmarks.results import ROOT, rewrite
+from benchmarks.command import ROOT, parser_of, rewrite, table_lines
 from slackswap_opt.allocator import Kind, reserve
 from slackswap_opt.machine import Machine, load_machine
 from slackswap_opt.study import Cell, Settings
@@ -75,11 +74,11 @@ def row_of(workload: str, planner: str, cell: Cell, noise: Noise) -> Row:
 
 def table(rows: Sequence[Row]) -> str:
     """Peaks and step times, in Markdown."""
-    lines = [
-        "| workload | planned GiB | simulated | reserved, caching | reserved, expandable "
-        "| step ms | mean | 50 % | 95 % | 99 % | out of memory | fits, at least |",
-        "|" + "---|" * 12,
-    ]
+    heads = (
+        "workload", "planned GiB", "simulated", "reserved, caching", "reserved, expandable",
+        "step ms", "mean", "50 %", "95 %", "99 %", "out of memory", "fits, at least",
+    )  # fmt: skip
+    lines = []
     for row in rows:
         sizes = (
             row.planned_bytes, row.simulated_bytes, row.reserved_bytes,
@@ -88,8 +87,8 @@ def table(rows: Sequence[Row]) -> str:
         times = (row.step_ns, row.mean_ns, row.p50_ns, row.p95_ns, row.p99_ns)
         cells = [_gib(size) for size in sizes] + [_ms(ns) for ns in times]
         cells += [f"{row.out_of_memory:.2%}", _percent_down(row.fits_at_least)]
-        lines.append(f"| {row.workload} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append([row.workload, *cells])
+    return "\n".join(table_lines(heads, lines))
 
 
 def _ms(ns: float | None) -> str:
@@ -117,13 +116,13 @@ def about(planner: str, percent: int, noise: Noise, machine: Machine) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(
+        __doc__, seconds=60.0, machine=True, json=True, write="update docs/simulator.md"
+    )
     plan_options(parser)
     parser.add_argument("--jitter", type=float, default=0.05)
     parser.add_argument("--link-jitter", type=float, default=0.0)
     parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--json", action="store_true", help="print rows as JSON")
-    parser.add_argument("--write", action="store_true", help="update docs/simulator.md")
     given = parser.parse_args(arguments)
     machine, settings = load_machine(given.machine), Settings(seconds=given.seconds)
     noise = Noise(given.jitter, given.link_jitter, given.trials)

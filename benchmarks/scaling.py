@@ -16,7 +16,6 @@ The run ends with exit code 1 if a case finds no plan or misses what is asked fo
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import resource
@@ -31,7 +30,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.results import ROOT, rewrite
+from benchmarks.command import ROOT, parser_of, rewrite, table_lines
 from slackswap_opt.figures import Point, save, scaling, style
 from slackswap_opt.machine import load_machine
 from slackswap_opt.workloads import build_step, load_workload, with_changes
@@ -230,10 +229,12 @@ def missed(rows: Sequence[Row]) -> Iterator[str]:
 
 def markdown(rows: Sequence[Row]) -> str:
     """The table of docs/scaling.md and what it comes to."""
-    heads = ("workload", "layers", "operations", "wall s", "processor s", "peak MiB", "retained %")
-    lines = ["| " + " | ".join((*heads, "gap %")) + " |", "|" + "---|" * (len(heads) + 1)]
-    for row in rows:
-        cells = (
+    heads = (
+        "workload", "layers", "operations", "wall s", "processor s", "peak MiB", "retained %",
+        "gap %",
+    )  # fmt: skip
+    cells = [
+        (
             row.workload,
             row.layers,
             row.operations,
@@ -243,8 +244,9 @@ def markdown(rows: Sequence[Row]) -> str:
             "-" if row.retained is None else f"{100 * row.retained:.2f}",
             "-" if row.gap is None else f"{100 * row.gap:.3f}",
         )
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    lines.append("")
+        for row in rows
+    ]
+    lines = [*table_lines(heads, cells), ""]
     found = slopes(rows)
     if found:
         line = fitted(rows)
@@ -323,13 +325,11 @@ def cases_of(texts: Sequence[str]) -> list[tuple[str, int]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, draw, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(
+        __doc__, seconds=SECONDS, machine=True, json=True, write="update the page and its picture"
+    )
     parser.add_argument("--cases", nargs="+", default=list(CASES), metavar="WORKLOAD:LAYERS")
     parser.add_argument("--budget", default=BUDGET)
-    parser.add_argument("--machine", default="a100-80gb-pcie4")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="limit of the ILP")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--write", action="store_true", help="update the page and its picture")
     asked = parser.parse_args(arguments)
     if asked.write and asked.budget != BUDGET:
         parser.error(f"--write is for a budget of {BUDGET}, which the page speaks of")

@@ -18,7 +18,6 @@ All engines play the same lanes and must agree. Times are of this process's CPU.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import sys
@@ -30,7 +29,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.results import ROOT, rewrite
+from benchmarks.command import ROOT, parser_of, rewrite, table_lines
 from benchmarks.simulator_rivals import (
     Case,
     SimpyPlayer,
@@ -327,24 +326,24 @@ def _cell(number: float | None, digits: int = 1) -> str:
 
 
 def _speed_table(rows: Sequence[Row]) -> str:
-    lines = ["| engine | lanes | timing | memory | KiB a lane |", "|---|---|---|---|---|"]
-    for row in rows:
-        used = None if row.bytes_per_schedule is None else row.bytes_per_schedule / 1024
-        lines.append(
-            f"| {row.engine} | {row.batch:,} | {_cell(row.timing_us_per_schedule)} "
-            f"| {_cell(row.memory_us_per_schedule)} | {_cell(used, 0)} |"
+    cells = [
+        (
+            row.engine,
+            f"{row.batch:,}",
+            _cell(row.timing_us_per_schedule),
+            _cell(row.memory_us_per_schedule),
+            _cell(None if row.bytes_per_schedule is None else row.bytes_per_schedule / 1024, 0),
         )
-    return "\n".join(lines)
+        for row in rows
+    ]
+    return "\n".join(table_lines(("engine", "lanes", "timing", "memory", "KiB a lane"), cells))
 
 
 def _ratios(rows: Sequence[Row]) -> str:
     """The batch that was asked for, of these the one nearest to 1,000, against every other."""
     batches = [row for row in rows if row.engine == "batch"]
     best = min(batches, key=lambda row: abs(row.batch - 1000))
-    lines = [
-        f"| a batch of {best.batch:,} is faster than | timing | memory |",
-        "|---|---|---|",
-    ]
+    lines = []
     for row in rows:
         if row.engine == "batch":
             continue
@@ -355,25 +354,29 @@ def _ratios(rows: Sequence[Row]) -> str:
         ):
             ratio = None if slow is None or not fast else slow / fast
             cells.append("-" if ratio is None else f"{ratio:,.0f} times")
-        lines.append(f"| {row.engine} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append((row.engine, *cells))
+    heads = (f"a batch of {best.batch:,} is faster than", "timing", "memory")
+    return "\n".join(table_lines(heads, lines))
 
 
 def _growth_table(grown: Sequence[Row]) -> str:
-    lines = ["| operations | transfers | seconds |", "|---|---|---|"]
-    for row in grown:
-        seconds = (row.memory_us_per_schedule or 0.0) / 1e6
-        lines.append(f"| {row.operations:,} | {row.transfers:,} | {seconds:.3f} |")
+    cells = [
+        (
+            f"{row.operations:,}",
+            f"{row.transfers:,}",
+            f"{(row.memory_us_per_schedule or 0.0) / 1e6:.3f}",
+        )
+        for row in grown
+    ]
+    lines = table_lines(("operations", "transfers", "seconds"), cells)
     return "\n".join(lines) + f"\n\nThe log-log slope is {slope(grown):.2f}."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__, json=True, write="update docs/simulator.md")
     parser.add_argument("--batches", default="1,10,100,1000,10000", help="with commas between")
     parser.add_argument("--quick", action="store_true", help="small, to see that it works")
-    parser.add_argument("--json", action="store_true", help="print rows as JSON")
-    parser.add_argument("--write", action="store_true", help="update docs/simulator.md")
     given = parser.parse_args(arguments)
     batches = [int(text) for text in given.batches.split(",")]
     operations, runs, sizes = (400, 3, (400, 1000)) if given.quick else (OPERATIONS, 10, GROWTH)

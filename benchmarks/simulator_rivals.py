@@ -7,7 +7,7 @@ times; each is written as one would plainly write it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,6 +126,23 @@ def simpy_timing(case: Case) -> int:
     return int(world.now)
 
 
+def _moved(
+    world: Any, interrupt: type[Exception], latency: int, work: int, rate_now: Callable[[], int]
+) -> Generator[Any, Any, None]:
+    """Wait for a copy's latency and bytes; an interrupt says that the rate may be another."""
+    while latency or work > 0:
+        rate = rate_now()
+        begun = world.now
+        try:
+            yield world.timeout(latency - (-work // rate))
+            latency = work = 0
+        except interrupt:
+            elapsed = int(world.now - begun)
+            waited = min(elapsed, latency)
+            latency -= waited
+            work -= rate * (elapsed - waited)
+
+
 class SimpyPlayer(Player):
     """The same accounts as `simulate` has, tensor by tensor, with simpy to schedule events.
 
@@ -190,19 +207,11 @@ class SimpyPlayer(Player):
             while not start():
                 yield self.changed
                 self.now = int(self.world.now)
-            latency = engine.latency_ns
             self.moving[kind] = True
-            while latency or work > 0:
-                rate = self.current_rates()[kind - OUT]
-                begun = self.world.now
-                try:
-                    yield self.world.timeout(latency - (-work // rate))
-                    latency = work = 0
-                except self.interrupt:
-                    elapsed = int(self.world.now - begun)
-                    waited = min(elapsed, latency)
-                    latency -= waited
-                    work -= rate * (elapsed - waited)
+            yield from _moved(
+                self.world, self.interrupt, engine.latency_ns, work,
+                lambda: self.current_rates()[kind - OUT],
+            )  # fmt: skip
             del self.moving[kind]
             self.now = int(self.world.now)
             end()
@@ -310,18 +319,10 @@ class SimpyWithCounts:
         self.moving[kind] = True
         self.starts[kind].append(int(self.world.now))
         self._tell(other)
-        latency = self.case.latency_ns
-        while latency or work > 0:
-            rate = duplex if self.moving[other] else alone
-            begun = self.world.now
-            try:
-                yield self.world.timeout(latency - (-work // rate))
-                latency = work = 0
-            except self.interrupt:
-                elapsed = int(self.world.now - begun)
-                waited = min(elapsed, latency)
-                latency -= waited
-                work -= rate * (elapsed - waited)
+        yield from _moved(
+            self.world, self.interrupt, self.case.latency_ns, work,
+            lambda: duplex if self.moving[other] else alone,
+        )  # fmt: skip
         self.moving[kind] = False
         self._tell(other)
 

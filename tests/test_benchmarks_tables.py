@@ -7,17 +7,27 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from benchmarks import gains, monotone, scaling
+from benchmarks import gains, grids, monotone, scaling
+from benchmarks.command import ROOT
 from slackswap_opt.figures import rendered
 from slackswap_opt.formats import graph_path, read_step
 from slackswap_opt.machine import load_machine
 from slackswap_opt.step import liveness
 from slackswap_opt.study import SweepRow, lower_limit
 
-ROOT = Path(__file__).resolve().parent.parent
+
+def page_of(
+    script: ModuleType, section: str, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> Path:
+    """A page with an old section, which the script writes into instead of its own page."""
+    page = folder / "page.md"
+    page.write_text(f"before\n<!-- {section} -->\nold\n<!-- /{section} -->\nafter\n")
+    monkeypatch.setattr(script, "PAGE", page)
+    return page
 
 
 # Scaling
@@ -83,9 +93,7 @@ def test_cases_are_workloads_with_layers() -> None:
 def test_a_case_is_measured_in_a_process_of_its_own(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    page = tmp_path / "scaling.md"
-    page.write_text("before\n<!-- scaling -->\nold\n<!-- /scaling -->\nafter\n")
-    monkeypatch.setattr(scaling, "PAGE", page)
+    page = page_of(scaling, "scaling", monkeypatch, tmp_path)
     monkeypatch.setattr(scaling, "PICTURE", tmp_path / "scaling.png")
     arguments = ["--cases", "bert-large:1", "--seconds", "1", "--json", "--write"]
     assert scaling.main(arguments) == 0
@@ -180,9 +188,7 @@ def test_a_better_greedy_or_a_failure_is_a_fault() -> None:
 def test_gains_are_worked_out_and_written(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    page = tmp_path / "gains.md"
-    page.write_text("<!-- gains -->\n<!-- /gains -->\n")
-    monkeypatch.setattr(gains, "PAGE", page)
+    page = page_of(gains, "gains", monkeypatch, tmp_path)
     arguments = [
         "--workloads", "", "--graphs", "tiny-mlp", "--data", "", "--links", "6,450", "--budgets",
         "95,50", "--seconds", "1", "--jobs", "1", "--journal", str(tmp_path / "journal"),
@@ -200,14 +206,14 @@ def test_gains_are_worked_out_and_written(
 
 def test_profiles_are_taken_as_far_as_they_are_there(tmp_path: Path) -> None:
     machine = load_machine()
-    assert gains.sources(machine, [], [], str(tmp_path)) == []
-    profile = tmp_path / gains.MEASURED["gnmt-pipedream"]
+    assert grids.sources(machine, [], [], str(tmp_path)) == []
+    profile = tmp_path / grids.MEASURED["gnmt-pipedream"]
     profile.parent.mkdir()
     profile.write_text(
         "node1 -- A(1) -- forward_compute_time=1.0, backward_compute_time=2.0, "
         "activation_size=10.0, parameter_size=0.0\n"
     )
-    (found,) = gains.sources(machine, [], [], str(tmp_path))
+    (found,) = grids.sources(machine, [], [], str(tmp_path))
     assert (found.name, found.kind) == ("gnmt-pipedream", "measured")
 
 
@@ -246,9 +252,7 @@ def test_a_curve_is_drawn_from_none_to_the_largest_overhead() -> None:
 def test_curves_are_checked_and_written(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    page = tmp_path / "gains.md"
-    page.write_text("<!-- monotone -->\n<!-- /monotone -->\n")
-    monkeypatch.setattr(monotone, "PAGE", page)
+    page = page_of(monotone, "monotone", monkeypatch, tmp_path)
     arguments = [
         "--workloads", "bert-large", "--layers", "1", "--graphs", "tiny-mlp", "--data", "",
         "--budgets", "3", "--seconds", "0.5", "--jobs", "1", "--journal", str(tmp_path / "j"),

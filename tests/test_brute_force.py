@@ -14,8 +14,8 @@ from slackswap_opt.planners import IlpOptions, greedy, ilp
 from slackswap_opt.simulator import simulate
 from slackswap_opt.step import working_set_bytes
 from tests.brute_force import TooManyError, best_schedule
+from tests.hand import CHAIN, CHAIN_BY_HAND, machine_of
 from tests.strategies import machines, training_steps
-from tests.test_plan import CHAIN, machine_of
 
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -36,13 +36,7 @@ def problems(draw: st.DrawFn, max_activations: int) -> Problem:
 
 @pytest.mark.parametrize(
     ("budget", "rate", "step_ns"),
-    [
-        (28, 1, 9000),  # everything fits
-        (24, 8, 9000),  # a0 leaves during f1 and returns during b1
-        (20, 8, 10_000),  # there is no room for it during b1: 1000 ns of copying or of f0
-        (20, 1, 10_000),  # the link is slow: run f0 again
-        (15, 8, None),  # f1 does not fit
-    ],
+    [*CHAIN_BY_HAND, (15, 8, None)],  # f1 does not fit in 15
 )
 def test_a_chain_by_hand(budget, rate, step_ns):
     problem = Problem(CHAIN, machine_of(rate), budget)

@@ -35,6 +35,7 @@ from slackswap_opt.step import (
     working_set_bytes,
 )
 from slackswap_opt.study import Settings, account
+from tests.hand import values
 from tests.strategies import DEVICE
 
 GRAPHS = Path(os.environ.get("SLACKSWAP_DATA", "")) / "graphs"
@@ -48,10 +49,6 @@ SLOW_LINK = Machine("slow link", DEVICE, Link.symmetric(1e6), Host())
 def op(
     name: str, phase: Phase, ns: int, reads: str = "", writes: str = "", **more: Any
 ) -> Operation:
-    def values(text: str) -> tuple[Value, ...]:
-        pairs = (part.partition("@") for part in text.split())
-        return tuple(Value(name, int(version or 0)) for name, _, version in pairs)
-
     return Operation(name, phase, ns, values(reads), values(writes), **more)
 
 

@@ -23,9 +23,10 @@ from slackswap_opt.study import Row, Settings, compare
 from slackswap_opt.study.account import account
 from slackswap_opt.study.steady_state import steady_state
 from slackswap_opt.workloads import build_step, load_workload
+from tests.hand import machine_of, step_of
 from tests.oracle import plain
 from tests.strategies import DEVICE, keep_all
-from tests.test_simulator import AMPLE, duplex_machine, machine_of, op, step_of
+from tests.test_simulator import AMPLE, duplex_machine, op
 
 ONE_SWAP = step_of(
     op("a", 100, "", "x"), op("b", 5000, "", "y"), op("c", 200, "x y"), x=4, y=1

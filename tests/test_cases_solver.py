@@ -25,43 +25,22 @@ from slackswap_opt.formulation.bound import Bound, bound
 from slackswap_opt.formulation.boundary import boundary_model
 from slackswap_opt.formulation.compact import compact_model
 from slackswap_opt.formulation.sets import Sets, Tightening
-from slackswap_opt.machine import Link, Machine, load_machine
+from slackswap_opt.machine import load_machine
 from slackswap_opt.plan import PlanResult, Problem, Schedule, Status
 from slackswap_opt.planners import HEURISTICS, PLANNERS, IlpOptions, greedy, ilp
 from slackswap_opt.simulator import simulate
-from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, Value
+from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep
 from slackswap_opt.study import Settings, compare
 from slackswap_opt.workloads import build_step, load_workload
 from tests.brute_force import best_schedule
+from tests.hand import machine_of, step_of, values
 from tests.processes import children
-from tests.strategies import DEVICE, MB_PER_S
 
 SOLVERS = available_solvers()
 CBC = pytest.mark.skipif("cbc" not in SOLVERS, reason="no CBC program")
 each_solver = pytest.mark.parametrize("solver", SOLVERS)
 ROOT = Path(__file__).parent.parent
 GIB = 2**30
-
-
-def values(text: str) -> tuple[Value, ...]:
-    return tuple(Value(word) for word in text.split())
-
-
-def step_of(*rows: tuple, **sizes: int) -> TrainingStep:
-    """Rows are (name, duration, reads, writes); names in capitals run once only."""
-    operations = [
-        Operation(
-            name,
-            Phase.BACKWARD if name.lower().startswith("b") else Phase.FORWARD,
-            duration, values(reads), values(writes), recomputable=name.islower(),
-        )
-        for name, duration, reads, writes in rows
-    ]  # fmt: skip
-    return TrainingStep.build("hand", operations, [Tensor.of(n, s) for n, s in sizes.items()])
-
-
-def machine_of(bytes_per_us: int = 1) -> Machine:
-    return Machine("hand", DEVICE, Link.symmetric(bytes_per_us * MB_PER_S))
 
 
 def chain(layers: int, size: int = 8, forward_ns: int = 1000) -> TrainingStep:
@@ -71,7 +50,8 @@ def chain(layers: int, size: int = 8, forward_ns: int = 1000) -> TrainingStep:
         (f"b{k}", 2000, f"a{k} g{k + 1}" if k + 1 < layers else f"a{k}", f"g{k}")
         for k in reversed(range(layers))
     ]
-    sizes = {f"a{k}": size for k in range(layers)} | {f"g{k}": 4 for k in range(layers)}
+    sizes = dict.fromkeys((f"a{k}" for k in range(layers)), size)
+    sizes |= dict.fromkeys((f"g{k}" for k in reversed(range(layers))), 4)
     return step_of(*rows, **sizes)
 
 
@@ -127,7 +107,8 @@ def test_whatever_a_solver_says_the_plan_is_the_best_verified_one(monkeypatch, l
     confirmed(problem, result)
     assert result.step_ns <= known.step_ns
     assert result.status in (Status.FALLBACK, Status.FEASIBLE)
-    assert result.solver in ("liar 1.0", None)  # None: the time was over before it was asked
+    # None: the time was over before it was asked; another one looks at "infeasible" again.
+    assert result.solver is None or result.solver.split(", ")[0] == "liar 1.0"
 
 
 def test_a_failure_is_named_in_the_result(monkeypatch):
@@ -293,7 +274,7 @@ def test_a_huge_tensor_next_to_tiny_ones():
         ("f0", 10_000_000, "", "huge"), ("f1", 1000, "huge", "tiny"), ("f2", 1000, "tiny", "small"),
         ("b2", 1000, "small tiny", "g2"), ("b1", 1000, "g2 tiny", "g1"),
         ("b0", 10_000_000, "g1 huge", ""),
-        huge=60 * GIB, tiny=256, small=300, g1=256, g2=256,
+        huge=60 * GIB, tiny=256, small=300, g2=256, g1=256,
     )  # fmt: skip
     problem = Problem(step, machine_of(25_000), 1)
     peak = problem.liveness.ideal_peak_bytes

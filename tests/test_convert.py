@@ -272,15 +272,84 @@ def test_inspect_says_what_a_file_is_and_whether_swapping_is_worth_it(tmp_path: 
     path = tmp_path / "u.json"
     write_step(UNET, path, to="graphml")
     text = slackswap("inspect", path).stdout
-    for part in ("read as          GraphML", "operations       44", "ideal peak", "worth it"):
+    for part in ("read as: GraphML", "operations   44 in", "ideal peak", "verdict", "worth it"):
         assert part in text
-    for part in ("for a budget of ", "critical", "save faster than the link", "Largest"):
+    for part in ("a budget of 53% of the peak", "Critical layers (8, the 5 worst)", "Largest"):
         assert part in text
+    assert not {"warning", "separate parts"} & {line.partition("  ")[0] for line in lines(text)}
     document = json.loads(slackswap("inspect", "unet", "--json").stdout)
     assert document["source"] == "shipped graph unet.json"
     value, peak = document["swapping"], document["ideal_peak_bytes"]
     assert value["budget_bytes"] == document["smallest"]["budget_bytes"] > peak // 2
     assert document["critical"][0]["layer"]
+
+
+def lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines()]
+
+
+def test_inspect_says_how_late_critical_layers_are(tmp_path: Path) -> None:
+    text = slackswap("inspect", "tiny-mlp").stdout
+    rows = [line.split() for line in lines(text.partition("Critical layers (3)")[2])]
+    assert ["1", "16.00", "MiB", "0.425", "0.671", "0.246"] in rows  # 16 MiB at 25 GB/s
+    assert "more than can be copied to the host while they compute" in text
+    path = tmp_path / "fast.json"
+    sizes = {"layer.1": 10, "layer.2": 20}
+    write_step(forward_backward(sizes, dict.fromkeys(sizes, 10**7)), path)
+    shown = slackswap("inspect", path).stdout
+    assert "None: whatever a layer saves can be copied to the host while it computes." in shown
+
+
+def test_inspect_says_little_of_a_step_without_tensors(tmp_path: Path) -> None:
+    path = tmp_path / "none.json"
+    write_step(TrainingStep.build("none", [Operation("f", Phase.FORWARD, 7)], []), path)
+    shown = lines(slackswap("inspect", path).stdout)
+    assert "verdict        nothing can be swapped" in shown
+    assert not {"Critical layers", "Largest tensors"} & {*shown}
+
+
+def test_inspect_names_rows_of_operations_without_a_layer() -> None:
+    text = slackswap("inspect", "unet").stdout
+    (row,) = (line.split() for line in lines(text) if line.startswith("(without a layer)"))
+    assert row[3:] == ["-", "1", "0.00", "0.00"]
+
+
+def with_outputs(*names: str) -> TrainingStep:
+    """x is kept from a to c; b also writes these outputs, each of 70 bytes, for nobody."""
+    return TrainingStep.build(
+        "s",
+        [
+            Operation("a", Phase.FORWARD, 10, (), (Value("x"),)),
+            Operation("b", Phase.FORWARD, 10, (), tuple(map(Value, names))),
+            Operation("c", Phase.BACKWARD, 10, (Value("x"),), (Value("y"),)),
+            Operation("d", Phase.BACKWARD, 10, (Value("y"),)),
+        ],
+        [Tensor.of("x", 40), Tensor.of("y", 10), *(Tensor.of(name, 70) for name in names)],
+    )
+
+
+def test_tensors_that_nobody_reads_raise_the_peak() -> None:
+    found = facts(with_outputs("u")).unread
+    assert (found.tensors, found.size_bytes) == (1, 70)
+    assert (found.largest, found.writer) == ("u", "b")
+    assert found.raises_peak_bytes == 40 + 70 - (40 + 10)
+    assert found.raises_least_bytes == 70 - (40 + 10)
+    assert facts(with_outputs("u", "v")).unread.raises_peak_bytes == 40 + 140 - 50
+    assert facts(with_outputs()).unread.tensors == 0
+
+
+def test_inspect_warns_of_tensors_that_nobody_reads(tmp_path: Path) -> None:
+    path = tmp_path / "u.json"
+    write_step(with_outputs("u"), path)
+    text = slackswap("inspect", path).stdout
+    expected = "u, written by b, is never read; it raises the peak by 60 B and the smallest budget"
+    assert expected in text
+    assert "No operation names its layer" in text
+    assert "Critical" not in text
+    write_step(with_outputs("u", "v"), path, force=True)
+    assert "2 tensors, such as u, written by b, are never read; they raise the peak by 130 B" in (
+        slackswap("inspect", path).stdout
+    )
 
 
 @pytest.mark.parametrize("name", graph_names())

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, note, settings
-from hypothesis import strategies as st
 
 from slackswap_opt.errors import InputError
 from slackswap_opt.formats import chakra, read_step
 from slackswap_opt.step import Phase, TrainingStep, liveness
+from tests.fuzzing import batches_of, fuzz
+from tests.hand import faults_in
 
 GRAPHS = Path(os.environ.get("SLACKSWAP_DATA", "")) / "graphs"
 needs_data = pytest.mark.skipif(
@@ -100,9 +100,7 @@ def read(nodes: Any) -> TrainingStep:
 
 
 def faults(nodes: Any) -> tuple[str, ...]:
-    with pytest.raises(InputError) as error:
-        read(nodes)
-    return error.value.faults
+    return faults_in(read, nodes)
 
 
 def program(step: TrainingStep) -> list[str]:
@@ -278,8 +276,8 @@ SMALL = content(
 """Without the optimizer, a view, copies and some of the backward phase: quicker to read."""
 
 
-def tried(seed: int) -> None:
-    """Change a sound trace here and there; a step or an InputError are both right."""
+def damaged_trace(seed: int) -> bytes:
+    """A sound trace, changed here and there."""
     rng = random.Random(seed)
     document = json.loads(SOUND if rng.random() < 0.2 else SMALL)
     for _ in range(rng.randint(1, 5)):
@@ -305,33 +303,15 @@ def tried(seed: int) -> None:
     text = json.dumps(document)
     if rng.random() < 0.05:
         text = text[: rng.randrange(len(text))]
-    with contextlib.suppress(InputError):
-        step = chakra.read(text.encode(), "x")
-        assert step.operations
-        liveness(step)
+    return text.encode()
 
 
-BATCH = 25
-"""Inputs for each seed that hypothesis draws, which takes longer than reading one."""
-
-
-def tried_all(seed: int) -> None:
-    for number in range(seed, seed + BATCH):
-        try:
-            tried(number)
-        except BaseException:
-            note(f"seed {number}")
-            raise
-
-
-@settings(deadline=None, max_examples=200 // BATCH)
-@given(st.integers(0, 2**64))
+@batches_of(200)
 def test_any_trace_is_read_or_refused(seed: int) -> None:
-    tried_all(seed)
+    fuzz(damaged_trace, partial(chakra.read, name="trace"), seed)
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=10_000 // BATCH)
-@given(st.integers(0, 2**64))
+@batches_of(10_000)
 def test_ten_thousand_traces_are_read_or_refused(seed: int) -> None:
-    tried_all(seed)
+    fuzz(damaged_trace, partial(chakra.read, name="trace"), seed)

@@ -15,6 +15,7 @@ from slackswap_opt.formats import read_step
 from slackswap_opt.formats.registry import read_content
 from slackswap_opt.planners import PLANNERS
 from slackswap_opt.step import Phase, TrainingStep, ideal_step_ns, liveness, working_set_bytes
+from tests.hand import faults_in, flows
 
 GRAPHS = Path(os.environ.get("SLACKSWAP_DATA", "")) / "graphs"
 needs_data = pytest.mark.skipif(
@@ -60,18 +61,11 @@ def read(document: dict[str, Any]) -> TrainingStep:
 
 
 def program(step: TrainingStep) -> list[str]:
-    static = {t.name for t in step.tensors if t.static}
-    return [
-        f"{o.name} {o.duration_ns}: {' '.join(str(v) for v in o.reads if v.tensor not in static)}"
-        f" -> {' '.join(map(str, o.writes))}".replace("  ", " ")
-        for o in step.operations
-    ]
+    return [f"{op.name} {op.duration_ns}: {flow}" for op, flow in flows(step)]
 
 
 def faults(document: dict[str, Any]) -> tuple[str, ...]:
-    with pytest.raises(InputError) as error:
-        read(document)
-    return error.value.faults
+    return faults_in(read, document)
 
 
 def test_layer_graphs_pair_backward_nodes_by_colour() -> None:
@@ -81,7 +75,7 @@ def test_layer_graphs_pair_backward_nodes_by_colour() -> None:
         "n3.layer 500000: n2 -> n3",
         "loss 0: n3 -> n3.grad",
         "n3.layer.backward 250000: n3.grad n2 n3 -> n2.grad",
-        "n2.layer.backward 3000000: n2.grad -> ",
+        "n2.layer.backward 3000000: n2.grad ->",
     ]
     tensors = {t.name: t for t in step.tensors}
     assert (tensors["n1"].size_bytes, tensors["n1"].static) == (8, True)
@@ -117,7 +111,7 @@ def test_operator_graphs_say_who_reads_what() -> None:
         "n2 100000: -> n2",
         "n3 200000: n2 -> n3",
         "n9 300000: -> n9",
-        "n4 500000: n3 n2 n9 -> ",
+        "n4 500000: n3 n2 n9 ->",
     ]
     assert {t.name for t in step.tensors if t.static} == {"n1"}
     assert [op.phase for op in step.operations] == [Phase.FORWARD] * 2 + [Phase.BACKWARD] * 2
@@ -129,7 +123,7 @@ def test_a_graph_for_inference_is_completed() -> None:
     assert any("forward nodes only" in note for note in step.notes)
     assert program(step.with_backward(2.0))[2:] == [
         "n2.backward 4000000: n1 -> n1.grad",
-        "n1.backward 2000000: n1.grad n1 -> ",
+        "n1.backward 2000000: n1.grad n1 ->",
     ]
 
 

@@ -16,6 +16,7 @@ from slackswap_opt.errors import InputError
 from slackswap_opt.formats import graphml, node_link
 from slackswap_opt.formats.registry import read_content
 from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, Value
+from tests.hand import faults_in, named
 from tests.strategies import training_steps
 
 
@@ -39,9 +40,7 @@ def xml(text: str) -> TrainingStep:
 
 
 def faults(content: str | dict[str, Any]) -> tuple[str, ...]:
-    with pytest.raises(InputError) as error:
-        xml(content) if isinstance(content, str) else link(content)
-    return error.value.faults
+    return faults_in(xml if isinstance(content, str) else link, content)
 
 
 # Node-link JSON
@@ -85,16 +84,7 @@ NAMES = st.text(st.characters(min_codepoint=32, exclude_categories=["Cs"]), min_
     names=st.lists(NAMES, min_size=3, max_size=4, unique=True), notes=st.lists(NAMES, max_size=2)
 )
 def test_round_trips_keep_any_name_and_note(names: list[str], notes: list[str]) -> None:
-    first, second, *rest = names
-    step = TrainingStep.build(
-        first,
-        [
-            Operation(first, Phase.FORWARD, 1, (Value(second),), (Value(first),), layer=second),
-            Operation(second, Phase.BACKWARD, 2, (Value(first),), (Value(first, 1),)),
-        ],
-        [Tensor(first, 8, 3, aliases=tuple(rest)), Tensor.of(second, 1, static=True)],
-        notes,
-    )
+    step = named(names, notes)
     assert read_content(node_link.dumps(step).encode(), "x") == step
     if any(character in "\ufffe\uffff" for text in [*names, *notes] for character in text):
         with pytest.raises(InputError, match="XML cannot hold"):

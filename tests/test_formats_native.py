@@ -17,6 +17,7 @@ from slackswap_opt.errors import InputError
 from slackswap_opt.formats import json_places, native, read_step, write_step
 from slackswap_opt.formats.native_schema import json_schema
 from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, Value
+from tests.hand import faults_in
 from tests.strategies import training_steps
 
 ROOT = Path(__file__).parent.parent
@@ -42,9 +43,7 @@ def operation(**changes: Any) -> dict[str, Any]:
 
 
 def faults(text: str | dict[str, Any]) -> tuple[str, ...]:
-    with pytest.raises(InputError) as error:
-        native.loads(text if isinstance(text, str) else json.dumps(text))
-    return error.value.faults
+    return faults_in(native.loads, text if isinstance(text, str) else json.dumps(text))
 
 
 def test_reads_every_field_and_fills_in_defaults() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 from collections.abc import Mapping, Sequence
@@ -11,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
-from hypothesis import strategies as st
 
 from slackswap_opt.errors import InputError
 from slackswap_opt.formats import onnx_format, read_step
@@ -24,6 +21,8 @@ from slackswap_opt.plan import Problem
 from slackswap_opt.planners import greedy
 from slackswap_opt.step import Phase, TrainingStep, liveness
 from slackswap_opt.study import compare
+from tests.fuzzing import batches_of, fuzz
+from tests.hand import faults_in, flows
 
 onnx = pytest.importorskip("onnx")
 helper = onnx.helper
@@ -81,19 +80,12 @@ def read(content: bytes, **options: Any) -> TrainingStep:
 
 
 def faults(content: bytes, **options: Any) -> tuple[str, ...]:
-    with pytest.raises(InputError) as error:
-        read(content, **options)
-    return error.value.faults
+    return faults_in(read, content, **options)
 
 
 def program(step: TrainingStep) -> list[str]:
     """Each operation as `name: reads -> writes`, static tensors left out."""
-    static = {t.name for t in step.tensors if t.static}
-    return [
-        f"{op.name}: {' '.join(str(v) for v in op.reads if v.tensor not in static)}"
-        f" -> {' '.join(map(str, op.writes))}".replace("  ", " ").strip()
-        for op in step.operations
-    ]
+    return [f"{op.name}: {flow}" for op, flow in flows(step)]
 
 
 def saved(step: TrainingStep) -> dict[str, int]:
@@ -792,37 +784,17 @@ def damaged_file(rng: random.Random) -> bytes:
     return bytes(content[: rng.randint(1, len(content))] if rng.random() < 0.2 else content)
 
 
-def tried(seed: int) -> None:
-    """Read a file made from a seed; a step or an InputError are both right."""
+def random_file(seed: int) -> bytes:
     rng = random.Random(seed)
-    content = rng.choice([hostile_model, damaged_file])(rng)
-    with contextlib.suppress(InputError):
-        step = read(content)
-        assert step.operations
-        liveness(step)
+    return rng.choice([hostile_model, damaged_file])(rng)
 
 
-BATCH = 25
-"""Inputs for each seed that hypothesis draws, which takes longer than reading one."""
-
-
-def tried_all(seed: int) -> None:
-    for number in range(seed, seed + BATCH):
-        try:
-            tried(number)
-        except BaseException:
-            note(f"seed {number}")
-            raise
-
-
-@settings(deadline=None, max_examples=200 // BATCH)
-@given(st.integers(0, 2**64))
+@batches_of(200)
 def test_any_file_is_read_or_refused(seed: int) -> None:
-    tried_all(seed)
+    fuzz(random_file, read, seed)
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=10_000 // BATCH)
-@given(st.integers(0, 2**64))
+@batches_of(10_000)
 def test_ten_thousand_files_are_read_or_refused(seed: int) -> None:
-    tried_all(seed)
+    fuzz(random_file, read, seed)

@@ -15,6 +15,7 @@ from slackswap_opt.errors import InputError
 from slackswap_opt.formats import native, pipedream, read_step
 from slackswap_opt.planners import PLANNERS
 from slackswap_opt.step import Phase, TrainingStep, ideal_step_ns, liveness, working_set_bytes
+from tests.hand import faults_in, flows
 
 GRAPHS = Path(os.environ.get("SLACKSWAP_DATA", "")) / "graphs"
 needs_data = pytest.mark.skipif(
@@ -47,18 +48,11 @@ def read(*lines: str) -> TrainingStep:
 
 def program(step: TrainingStep) -> list[str]:
     """Each operation as `name: reads -> writes`, static tensors left out."""
-    static = {t.name for t in step.tensors if t.static}
-    return [
-        f"{op.name}: {' '.join(str(v) for v in op.reads if v.tensor not in static)}"
-        f" -> {' '.join(map(str, op.writes))}".replace("  ", " ")
-        for op in step.operations
-    ]
+    return [f"{op.name}: {flow}" for op, flow in flows(step)]
 
 
 def faults(*lines: str) -> tuple[str, ...]:
-    with pytest.raises(InputError) as error:
-        read(*lines)
-    return error.value.faults
+    return faults_in(read, *lines)
 
 
 INPUT = node(1, "Input", 5, 0, 64)
@@ -85,7 +79,7 @@ def test_a_chain_with_in_place_relu() -> None:
         "node5.MaxPool2d.backward: node5.grad node3@1 node5 -> node4.grad",
         "node4.ReLU.backward: node4.grad node3@1 -> node3.grad",
         "node3.BatchNorm2d.backward: node3.grad node2 -> node2.grad",
-        "node2.Conv2d.backward: node2.grad -> ",
+        "node2.Conv2d.backward: node2.grad ->",
     ]
     sizes = {t.name: (t.size_bytes, t.static) for t in step.tensors}
     assert sizes["node1"] == (64, True)
@@ -120,7 +114,7 @@ def test_a_residual_block_overwrites_the_branch_that_may_be_and_accumulates_grad
         "node5.BatchNorm2d.backward: node6.grad node4 -> node4.grad",
         "node4.Conv2d.backward: node4.grad node2@1 node6.grad -> node6.grad@1",
         "node3.ReLU.backward: node6.grad@1 node2@1 -> node2.grad",
-        "node2.Conv2d.backward: node2.grad -> ",
+        "node2.Conv2d.backward: node2.grad ->",
     ]
     assert {op.name.split(".")[0]: op.layer for op in step.operations if op.layer} == {
         "node2": "layer.0", "node3": "layer.0",
@@ -139,7 +133,7 @@ def test_an_add_with_measured_time_or_other_size_makes_gradients_of_its_own() ->
         "loss: node3 -> node3.grad",
         "node3.Add.backward: node3.grad -> node2.grad",
     ]
-    assert "node1.Linear.backward: node3.grad -> " in [
+    assert "node1.Linear.backward: node3.grad ->" in [
         line.replace("node3.grad node1.weight", "node3.grad") for line in program(step)
     ]
     step = read(node(3, "Add", 0, 0.5), *lines)
@@ -161,7 +155,7 @@ def test_a_gradient_that_two_layers_hold_is_not_overwritten() -> None:
         "node4.Add.backward: node5.grad -> node3.grad",
         "node3.Linear.backward: node3.grad node1 -> node1.grad",
         "node2.Linear.backward: node5.grad node1 node1.grad -> node1.grad@1",
-        "node1.Linear.backward: node1.grad@1 -> ",
+        "node1.Linear.backward: node1.grad@1 ->",
     ]
 
 
@@ -233,7 +227,7 @@ def test_views_lists_and_their_elements() -> None:
         "loss: node9 -> node9.grad",
         "node9.Block.backward: node9.grad node7 node2[2] node9 -> node7.grad node2[2].grad",
         "node7.Linear.backward: node7.grad node2[0] -> node2[0].grad",
-        "node2.LSTM.backward: node2[0].grad node2[2].grad -> ",
+        "node2.LSTM.backward: node2[0].grad node2[2].grad ->",
     ]
     aliases = {t.name: t.aliases for t in step.tensors if t.aliases}
     assert aliases == {"node2[0]": ("node3", "node6"), "node2[2]": ("node4",)}
@@ -268,7 +262,7 @@ def test_layers_that_need_no_gradient_have_no_backward() -> None:
         "node2.Tanh: -> node2",
         "node3.Linear: node2 -> node3",
         "loss: node3 -> node3.grad",
-        "node3.Linear.backward: node3.grad node2 -> ",
+        "node3.Linear.backward: node3.grad node2 ->",
     ]
 
 

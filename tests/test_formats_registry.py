@@ -110,6 +110,17 @@ def test_the_collector_of_cycles_is_as_before_after_reading() -> None:
     gc.enable()
 
 
+def test_reading_neither_freezes_objects_nor_thaws_those_of_others() -> None:
+    read_content(NATIVE, "x")
+    assert gc.get_freeze_count() == 0
+    gc.freeze()
+    try:
+        read_content(NATIVE, "x")
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
 def test_formats_have_names_and_unknown_files_none(tmp_path: Path) -> None:
     path = tmp_path / "a"
     for content, name in [(NATIVE, "native JSON"), (PIPEDREAM, "PipeDream"), (b"hello", "")]:

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slackswap_opt import Problem, ilp, load_machine
-from slackswap_opt.errors import InputError
 from slackswap_opt.formats import native, native_yaml
 from slackswap_opt.formats.registry import read_content
 from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, Value, liveness
+from tests.hand import faults_in, named
 from tests.strategies import training_steps
 
 yaml = pytest.importorskip("yaml")
@@ -48,9 +48,7 @@ def read(text: str) -> TrainingStep:
 
 
 def faults(text: str) -> tuple[str, ...]:
-    with pytest.raises(InputError) as error:
-        read(text)
-    return error.value.faults
+    return faults_in(read, text)
 
 
 def test_reads_block_and_flow_style() -> None:
@@ -159,16 +157,7 @@ def test_round_trip_is_exact(step: TrainingStep) -> None:
     notes=st.lists(st.text(), max_size=2),
 )
 def test_round_trip_keeps_any_name_and_note(names: list[str], notes: list[str]) -> None:
-    first, second, *rest = names
-    step = TrainingStep.build(
-        first,
-        [
-            Operation(first, Phase.FORWARD, 1, (Value(second),), (Value(first),), layer=second),
-            Operation(second, Phase.BACKWARD, 2, (Value(first),), (Value(first, 1),)),
-        ],
-        [Tensor(first, 8, 3, aliases=tuple(rest)), Tensor.of(second, 1, static=True)],
-        notes,
-    )
+    step = named(names, notes)
     assert native_yaml.loads(native_yaml.dumps(step)) == step
 
 

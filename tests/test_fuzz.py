@@ -1,4 +1,4 @@
-"""Fuzzing: whatever bytes a reader gets, it gives a sound step or an `InputError`, nothing else.
+"""Fuzzing of the readers of text: any damage gives a sound step or an `InputError`.
 
 Sound files are damaged in the ways in which files are: bytes change, parts are cut, doubled or
 moved, words are replaced by others of the file. A seed tells the damage; a failure names its input.
@@ -10,16 +10,16 @@ import importlib.util
 import json
 import random
 import re
-from collections.abc import Callable
+from functools import partial
 
 import pytest
-from hypothesis import example, given, note, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from slackswap_opt.errors import InputError
 from slackswap_opt.formats import graphml, native_yaml, node_link
 from slackswap_opt.formats.registry import read_content
-from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, Value, liveness
+from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, Value
+from tests.fuzzing import batches_of, fuzz, fuzzing, read_or_refused
 
 SMALL = TrainingStep.build(
     "small",
@@ -125,55 +125,32 @@ def damaged(content: bytes, seed: int) -> bytes:
     return bytes(data)
 
 
-def check(content: bytes) -> bool:
-    """Whether a step was read; anything but a sound step or an `InputError` fails the test."""
-    try:
-        step = read_content(content, "fuzzed")
-    except InputError as error:
-        faults = error.faults
-    else:
-        assert step.operations
-        assert (liveness(step).memory_bytes >= 0).all()
-        return True
-    assert faults
-    assert all(fault and len(fault) < 2_000 for fault in faults)
-    return False
+def beginning(seed: int) -> bytes:
+    """The first bytes of a sound file, if any, and random ones."""
+    draw = random.Random(seed)
+    start = draw.choice([*CORPUS.values()])[: draw.choice((0, 10, 40))]
+    return start + draw.randbytes(draw.randrange(200))
 
 
-BATCH = 20
-"""Inputs for each seed that hypothesis draws, which takes longer than reading one."""
-
-
-def fuzz(kind: str, seed: int) -> None:
-    for number in range(BATCH):
-        content = damaged(CORPUS[kind], seed + number)
-        try:
-            check(content)
-        except BaseException:
-            note(f"input: {content!r}")
-            raise
-
-
-def fuzzing(inputs: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    return settings(max_examples=inputs, deadline=None, database=None)
+def read(content: bytes) -> TrainingStep:
+    return read_content(content, "fuzzed")
 
 
 @pytest.mark.parametrize("kind", CORPUS)
 def test_what_is_damaged_was_sound(kind: str) -> None:
-    assert check(CORPUS[kind]) == (kind != "dot")
+    assert read_or_refused(CORPUS[kind], read) == (kind != "dot")
 
 
 def test_damage_is_neither_always_fatal_nor_never() -> None:
     for kind in CORPUS.keys() - {"dot"}:
-        read = sum(check(damaged(CORPUS[kind], seed)) for seed in range(200))
-        assert 0 < read < 150, kind
+        sound = sum(read_or_refused(damaged(CORPUS[kind], seed), read) for seed in range(200))
+        assert 0 < sound < 150, kind
 
 
 @pytest.mark.parametrize("kind", CORPUS)
-@fuzzing(400 // BATCH)
-@given(seed=st.integers(0, 2**60))
+@batches_of(400)
 def test_damaged_files_some(kind: str, seed: int) -> None:
-    fuzz(kind, seed)
+    fuzz(partial(damaged, CORPUS[kind]), read, seed)
 
 
 @fuzzing(300)
@@ -183,22 +160,17 @@ def test_damaged_files_some(kind: str, seed: int) -> None:
 @example(start=b"{", rest=b'"nodes": [], "fpgaLatency": []}')
 @example(start=b"<graphml>", rest=b"<graph><node/></graph></graphml>")
 def test_random_bytes_some(start: bytes, rest: bytes) -> None:
-    check(start + rest)
+    read_or_refused(start + rest, read)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CORPUS)
-@fuzzing(10_000 // BATCH)
-@given(seed=st.integers(0, 2**60))
+@batches_of(10_000)
 def test_damaged_files_many(kind: str, seed: int) -> None:
-    fuzz(kind, seed)
+    fuzz(partial(damaged, CORPUS[kind]), read, seed)
 
 
 @pytest.mark.slow
-@fuzzing(10_000 // BATCH)
-@given(seed=st.integers(0, 2**60))
+@batches_of(10_000)
 def test_random_bytes_many(seed: int) -> None:
-    draw = random.Random(seed)
-    for _ in range(BATCH):
-        start = draw.choice([*CORPUS.values()])[: draw.choice((0, 10, 40))]
-        check(start + draw.randbytes(draw.randrange(200)))
+    fuzz(beginning, read, seed)

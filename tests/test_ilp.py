@@ -1,9 +1,11 @@
 """The ILP planner as a whole, on a short transformer and on steps with nothing to gain."""
 
 import dataclasses
+import sys
 
 import pytest
 
+from slackswap_opt.errors import ScheduleError
 from slackswap_opt.formulation._pulp import available_solvers
 from slackswap_opt.formulation.bound import bound
 from slackswap_opt.machine import load_machine
@@ -12,7 +14,7 @@ from slackswap_opt.planners import HEURISTICS, IlpOptions, ilp
 from slackswap_opt.simulator import simulate
 from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep
 from slackswap_opt.workloads import build_step, load_workload
-from tests.test_bound import values
+from tests.hand import values
 
 PATIENT = 900.0
 """Seconds for what is to end by its gap, and does so within a few where nothing else runs."""
@@ -84,6 +86,20 @@ def test_without_time_the_best_heuristic_is_returned_and_labelled(transformer, s
     assert result.step_ns == best
     assert result.status is Status.FALLBACK
     assert result.time_limited
+
+
+def test_a_proposal_that_is_no_schedule_ends_the_search_and_is_told(
+    transformer, starts, monkeypatch
+):
+    def mistaken(search, decisions):
+        raise ScheduleError("compute event 7 frees 'x', which is not on the device")
+
+    monkeypatch.setattr(sys.modules["slackswap_opt.planners.ilp"], "_with_swaps", mistaken)
+    with pytest.warns(RuntimeWarning, match=r"a bug of this package .* frees 'x'"):
+        result = ilp(transformer, IlpOptions(gap=0.0, starts=starts, seconds=1.0))
+    assert result.step_ns == min(r.step_ns for r in starts if r.step_ns is not None)
+    assert result.status is Status.FALLBACK
+    assert "a proposal is no schedule" in result.reason
 
 
 def test_a_solver_that_claims_nonsense_changes_no_plan(transformer, starts, monkeypatch):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from slackswap_opt.errors import InputError
 from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, Value
+from tests.hand import faults_in
 from tests.strategies import training_steps
 
 
@@ -27,9 +27,7 @@ def chain(**changes: Any) -> nx.DiGraph[Any]:
 
 
 def faults(graph: Any) -> tuple[str, ...]:
-    with pytest.raises(InputError) as error:
-        TrainingStep.from_networkx(graph)
-    return error.value.faults
+    return faults_in(TrainingStep.from_networkx, graph)
 
 
 def test_operations_are_nodes_and_edges_are_reads() -> None:

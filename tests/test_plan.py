@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from slackswap_opt.errors import InputError
-from slackswap_opt.machine import Host, Link, Machine
+from slackswap_opt.machine import Host, Machine
 from slackswap_opt.plan import (
     Action,
     Block,
@@ -19,50 +20,17 @@ from slackswap_opt.plan import (
     UnbuildablePlanError,
     lower,
     parse_budget,
+    program_of,
+    program_with,
+    schedule_of,
 )
 from slackswap_opt.simulator import simulate
-from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, Value, working_set_bytes
-from tests.strategies import DEVICE, MB_PER_S, machines, training_steps
+from slackswap_opt.step import TrainingStep, working_set_bytes
+from tests.hand import CHAIN, machine_of, step_of
+from tests.strategies import machines, training_steps
 
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 AMPLE = 10**9
-
-
-def values(text: str) -> tuple[Value, ...]:
-    found = []
-    for word in text.split():
-        name, _, version = word.partition("@")
-        found.append(Value(name, int(version or 0)))
-    return tuple(found)
-
-
-def step_of(*rows: tuple, **sizes: int) -> TrainingStep:
-    """Rows are (name, duration, reads, writes[, workspace]); names in capitals run once only.
-
-    Operations whose names begin with b are backward ones.
-    """
-    operations = [
-        Operation(
-            name,
-            Phase.BACKWARD if name.lower().startswith("b") else Phase.FORWARD,
-            duration, values(reads), values(writes), *workspace, recomputable=name.islower(),
-        )
-        for name, duration, reads, writes, *workspace in rows
-    ]  # fmt: skip
-    step = TrainingStep.build("hand", operations, [Tensor.of(n, s) for n, s in sizes.items()])
-    assert [t.name for t in step.tensors] == list(sizes), "give the sizes in order of writing"
-    return step
-
-
-def machine_of(bytes_per_us: int = 1) -> Machine:
-    return Machine("hand", DEVICE, Link.symmetric(bytes_per_us * MB_PER_S))
-
-
-CHAIN = step_of(
-    ("f0", 1000, "", "a0"), ("f1", 1000, "a0", "a1"), ("f2", 1000, "a1", "a2"),
-    ("b2", 2000, "a2", "g2"), ("b1", 2000, "a1 g2", "g1"), ("b0", 2000, "a0 g1", "g0"),
-    a0=8, a1=8, a2=8, g2=4, g1=4, g0=4,
-)  # fmt: skip
 
 
 # --- Budgets ----------------------------------------------------------------------------------
@@ -280,6 +248,29 @@ def test_any_plan_lowers_to_a_schedule_that_the_referee_accepts(case):
 @given(assigned(12))
 def test_thousands_of_plans_lower_to_schedules_that_the_referee_accepts(case):
     lowers_to_a_valid_schedule(*case)
+
+
+@settings(RELAXED, max_examples=120)
+@given(assigned(), st.data())
+def test_a_tensor_may_be_fetched_again_and_again_even_if_nothing_needs_it_there(case, data):
+    problem, plan = case
+    program = program_of(problem, plan)
+    assume(program.fetches)
+    numbers = {block.operations: n for n, block in enumerate(problem.blocks.blocks)}
+    reruns: dict[int, list[int]] = {}
+    for rerun in program.reruns:
+        op = bisect_left(program.original, rerun.last)
+        reruns.setdefault(op, []).append(numbers[rerun.block.operations])
+    fetches = [(bisect_left(program.original, event), tensor) for tensor, event in program.fetches]
+    assert set(program_with(problem, reruns, fetches).fetches) == set(program.fetches)
+    for _, tensor in tuple(fetches):
+        begin = int(problem.liveness.last_forward[tensor]) + 1
+        ops = st.integers(begin, problem.step.index.operations - 1)
+        fetches += [(op, tensor) for op in data.draw(st.lists(ops, max_size=4))]
+    again = program_with(problem, reruns, fetches)
+    schedule = schedule_of(problem, again)
+    assert len(schedule.copies_in) == len(again.fetches) <= len(set(fetches))
+    assert simulate(problem.step, problem.machine, schedule, AMPLE).fits
 
 
 @settings(RELAXED, max_examples=40)

@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slackswap_opt.machine import Link, Machine
 from slackswap_opt.plan import Action, Problem, Status
 from slackswap_opt.planners import HEURISTICS, PLANNERS, IlpOptions, ilp
 from slackswap_opt.simulator import simulate
-from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, Value, working_set_bytes
+from slackswap_opt.step import TrainingStep, working_set_bytes
+from tests import hand
 from tests.brute_force import best_schedule
-from tests.strategies import DEVICE, MB_PER_S, machines, training_steps
+from tests.hand import machine_of
+from tests.strategies import machines, training_steps
 
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+step_of = partial(hand.step_of, layered=True)
 each_heuristic = pytest.mark.parametrize("name", HEURISTICS)
-
-
-def values(text: str) -> tuple[Value, ...]:
-    return tuple(Value(word) for word in text.split())
-
-
-def step_of(*rows: tuple, **sizes: int) -> TrainingStep:
-    """Rows are (name, duration, reads, writes[, workspace]); names in capitals run once only.
-
-    Operations whose names begin with b are backward ones.
-    """
-    operations = [
-        Operation(
-            name,
-            Phase.BACKWARD if name.lower().startswith("b") else Phase.FORWARD,
-            duration, values(reads), values(writes), *workspace,
-            layer=name, recomputable=name.islower(),
-        )
-        for name, duration, reads, writes, *workspace in rows
-    ]  # fmt: skip
-    return TrainingStep.build("hand", operations, [Tensor.of(n, s) for n, s in sizes.items()])
-
-
-def machine_of(bytes_per_us: int = 1) -> Machine:
-    return Machine("hand", DEVICE, Link.symmetric(bytes_per_us * MB_PER_S))
 
 
 @st.composite

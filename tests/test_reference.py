@@ -33,9 +33,9 @@ from slackswap_opt.simulator import simulate
 from slackswap_opt.step import working_set_bytes
 from slackswap_opt.study import compare
 from tests.brute_force import TooManyError, best_schedule
+from tests.hand import CHAIN, CHAIN_BY_HAND, machine_of, step_of
 from tests.strategies import MB_PER_S, training_steps
 from tests.test_brute_force import problems
-from tests.test_plan import CHAIN, machine_of, step_of
 
 REPEATED = settings(
     deadline=None, database=None, phases=[Phase.generate],
@@ -65,15 +65,7 @@ def chain(layers: int):
 # --- By hand ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("budget", "rate", "step_ns"),
-    [
-        (28, 1, 9000),  # everything fits
-        (24, 8, 9000),  # a0 leaves during f1 and returns during b1
-        (20, 8, 10_000),  # there is no room for it during b1: 1000 ns of copying or of f0
-        (20, 1, 10_000),  # the link is slow: run f0 again
-    ],
-)
+@pytest.mark.parametrize(("budget", "rate", "step_ns"), CHAIN_BY_HAND)
 def test_a_chain_by_hand(budget, rate, step_ns):
     problem = Problem(CHAIN, machine_of(rate), budget)
     result = reference(problem)

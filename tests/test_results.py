@@ -8,18 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import results
-from benchmarks.results_tables import (
-    BEST,
-    COLUMNS,
-    MEASURED,
-    OTHERS,
-    Result,
-    full_table,
-    origin,
-    reading,
-    shown_table,
-    table,
-)
+from benchmarks import results_tables as tables
 from slackswap_opt.machine import Machine, load_machine
 from slackswap_opt.planners import PLANNERS
 
@@ -33,7 +22,7 @@ def machine() -> Machine:
 
 
 @pytest.fixture(scope="module")
-def found(machine: Machine) -> list[Result]:
+def found(machine: Machine) -> list[tables.Result]:
     step = results.load(str(GRAPH), machine)
     return results.results("tiny-mlp", step, machine, [100, 90, 10], 1.0)
 
@@ -43,7 +32,7 @@ def rows(text: str) -> list[list[str]]:
     return [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines]
 
 
-def retaining(result: Result, **values: float | None) -> Result:
+def retaining(result: tables.Result, **values: float | None) -> tables.Result:
     """A result in which planners retain other shares of the throughput."""
     changed = {
         name: replace(row, throughput_retained=values[name.replace("-", "_")])
@@ -54,13 +43,15 @@ def retaining(result: Result, **values: float | None) -> Result:
     return replace(result, rows=changed)
 
 
-def test_nothing_is_wrong_with_what_was_found(found: list[Result]) -> None:
+def test_nothing_is_wrong_with_what_was_found(found: list[tables.Result]) -> None:
     assert not list(results.faults(found))
-    assert found[0].retained(BEST) == 1
-    assert found[2].retained(BEST) is None
+    assert found[0].retained(tables.BEST) == 1
+    assert found[2].retained(tables.BEST) is None
 
 
-def test_a_planner_above_the_ilp_and_one_that_gets_slower_are_faults(found: list[Result]) -> None:
+def test_a_planner_above_the_ilp_and_one_that_gets_slower_are_faults(
+    found: list[tables.Result],
+) -> None:
     whole, tight, _ = found
     odd = retaining(tight, greedy=1.0, ilp=0.9)
     assert any("better than the ILP" in fault for fault in results.faults([odd]))
@@ -68,8 +59,8 @@ def test_a_planner_above_the_ilp_and_one_that_gets_slower_are_faults(found: list
     assert any("slower than at 90 %" in fault for fault in results.faults(slower))
 
 
-def test_tables_have_a_row_per_problem_and_all_planners(found: list[Result]) -> None:
-    head, _, *body = rows(full_table(found))
+def test_tables_have_a_row_per_problem_and_all_planners(found: list[tables.Result]) -> None:
+    head, _, *body = rows(tables.full_table(found))
     assert head == ["step", "budget %", *PLANNERS, "bound", "gap"]
     assert [row[:2] for row in body] == [
         ["tiny-mlp", "100"],
@@ -80,18 +71,18 @@ def test_tables_have_a_row_per_problem_and_all_planners(found: list[Result]) -> 
         for name, cell in zip(PLANNERS, row[2:-2], strict=True):
             value = result.retained(name)
             assert cell == ("-" if value is None else f"{100 * value:.2f}")
-    head, _, *body = rows(shown_table(found[:1]))
-    assert head == ["workload", *COLUMNS, "bound", "ilp gap"]
+    head, _, *body = rows(tables.shown_table(found[:1]))
+    assert head == ["workload", *tables.COLUMNS, "bound", "ilp gap"]
     assert len(body) == 1
-    assert len(table(found).splitlines()) == 1 + len(found)
+    assert len(tables.table(found).splitlines()) == 1 + len(found)
 
 
-def test_sentences_say_what_the_rows_say(found: list[Result]) -> None:
-    lows = dict.fromkeys((name.replace("-", "_") for name in OTHERS), 0.5)
+def test_sentences_say_what_the_rows_say(found: list[tables.Result]) -> None:
+    lows = dict.fromkeys((name.replace("-", "_") for name in tables.OTHERS), 0.5)
     gained = retaining(found[1], **{**lows, "greedy": 0.75}, ilp=0.95)
     alone = retaining(found[2], ilp=0.5)
-    measured = replace(gained, workload=next(iter(MEASURED.values())))
-    text = reading([gained, alone, measured])
+    measured = replace(gained, workload=next(iter(tables.MEASURED.values())))
+    text = tables.reading([gained, alone, measured])
     assert "up to 20.00 points above `greedy` (tiny-mlp at 90 %)" in text
     assert "up to 45.00 points above `on-demand` (tiny-mlp at 90 %)" in text
     assert "up to 20.00 points above the best of all others" in text
@@ -102,18 +93,11 @@ def test_sentences_say_what_the_rows_say(found: list[Result]) -> None:
     assert body[2] == ["tiny-mlp", "20.00", "-"]
 
 
-def test_the_origin_names_machine_solver_and_limits(found: list[Result], machine: Machine) -> None:
-    text = origin(found, machine, 30.0)
+def test_the_origin_names_machine_solver_and_limits(
+    found: list[tables.Result], machine: Machine
+) -> None:
+    text = tables.origin(found, machine, 30.0)
     assert "`a100-80gb-pcie4`" in text
     assert "at most 30 seconds a problem" in text
-    solver = found[1].rows[BEST].solver
+    solver = found[1].rows[tables.BEST].solver
     assert (solver or "no solver") in text
-
-
-def test_marked_parts_are_replaced_and_nothing_else(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("a\n<!-- x -->\nold\n<!-- /x -->\nb\n", encoding="utf-8")
-    results.rewrite(page, "x", "new")
-    assert page.read_text(encoding="utf-8") == "a\n<!-- x -->\nnew\n<!-- /x -->\nb\n"
-    with pytest.raises(ValueError, match="no section 'y'"):
-        results.rewrite(page, "y", "new")

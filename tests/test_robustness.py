@@ -20,7 +20,8 @@ from slackswap_opt.study.robustness import (
     scenarios,
     with_margin,
 )
-from tests.test_simulator import AMPLE, machine_of, op, step_of
+from tests.hand import machine_of, step_of
+from tests.test_simulator import AMPLE, op
 from tests.test_simulator_batch import small
 
 

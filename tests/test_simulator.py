@@ -17,10 +17,10 @@ from slackswap_opt.step import (
     Phase,
     Tensor,
     TrainingStep,
-    Value,
     ideal_step_ns,
     liveness,
 )
+from tests.hand import machine_of, step_of, values
 from tests.oracle import Stuck, plain, play
 from tests.strategies import DEVICE, MB_PER_S, keep_all
 from tests.test_simulator_batch import LANES, arrays_of, told
@@ -48,32 +48,11 @@ def in_a_batch(step, machine, schedule, capacity):
     return played
 
 
-def values(text: str) -> tuple[Value, ...]:
-    """`"x y@1"` as values."""
-    found = []
-    for word in text.split():
-        name, _, version = word.partition("@")
-        found.append(Value(name, int(version or 0)))
-    return tuple(found)
-
-
 def op(name, duration_ns, reads="", writes="", workspace=0, *, recomputable=True):
     return Operation(
         name, Phase.FORWARD, duration_ns, values(reads), values(writes), workspace,
         recomputable=recomputable,
     )  # fmt: skip
-
-
-def step_of(*operations: Operation, **sizes: int) -> TrainingStep:
-    """A step whose tensors are numbered in the order in which they are written."""
-    step = TrainingStep.build("hand", operations, [Tensor.of(n, s) for n, s in sizes.items()])
-    assert [t.name for t in step.tensors] == list(sizes), "give the sizes in order of writing"
-    return step
-
-
-def machine_of(rate=1, latency_ns=0, pinned_bytes=None, power_of_two=False) -> Machine:
-    link = Link.symmetric(rate * MB_PER_S, latency_ns)
-    return Machine("hand", DEVICE, link, Host(pinned_bytes, power_of_two))
 
 
 def duplex_machine(alone: int, out_duplex: int, in_duplex: int, latency_ns: int = 0) -> Machine:

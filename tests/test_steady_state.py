@@ -14,9 +14,10 @@ from slackswap_opt.simulator import simulate
 from slackswap_opt.simulator.shared import Device, Traffic, simulate_shared
 from slackswap_opt.step import Phase, liveness
 from slackswap_opt.study.steady_state import repeat, steady_state
+from tests.hand import machine_of, step_of
 from tests.oracle import plain, play
 from tests.strategies import Program, keep_all, programs
-from tests.test_simulator import AMPLE, forward_backward, machine_of, op, step_of
+from tests.test_simulator import AMPLE, forward_backward, op
 
 LAYERS = 4
 CHAIN = forward_backward(LAYERS, 2000, 3, 1)

@@ -9,27 +9,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from slackswap_opt.errors import InputError, SlackSwapError
+from slackswap_opt.errors import SlackSwapError
 from slackswap_opt.step import (
     Operation,
     Phase,
     Tensor,
     TrainingStep,
-    Value,
     ideal_step_ns,
     liveness,
     working_set_bytes,
 )
 from slackswap_opt.step.graph import MAX_BYTES, MAX_NS
+from tests.hand import faults_in, values
 from tests.strategies import training_steps
-
-
-def values(text: str) -> tuple[Value, ...]:
-    found = []
-    for word in text.split():
-        name, _, version = word.partition("@")
-        found.append(Value(name, int(version or 0)))
-    return tuple(found)
 
 
 def op(name, reads="", writes="", duration_ns=1, workspace=0, phase=Phase.FORWARD):
@@ -45,9 +37,7 @@ def plain(*names: str, size: int = 4) -> list[Tensor]:
 
 
 def faults_of(operations, tensors) -> tuple[str, ...]:
-    with pytest.raises(InputError) as caught:
-        TrainingStep.build("step", operations, tensors)
-    return caught.value.faults
+    return faults_in(TrainingStep.build, "step", operations, tensors)
 
 
 def order_of(step: TrainingStep) -> list[str]:

@@ -17,6 +17,7 @@ from slackswap_opt.plan import Problem, parse_budget
 from slackswap_opt.planners import ON_REQUEST, PLANNERS, Planner
 from slackswap_opt.step import Parts, TrainingStep, liveness
 from slackswap_opt.study import DeviceMemory, Settings, device_memory
+from slackswap_opt.study.chain import Budgets
 from slackswap_opt.study.quantities import PARTS_ABOVE, parse_bytes, parse_share
 from slackswap_opt.study.static_memory import RESERVE
 from slackswap_opt.workloads import Workload, build_step, load_workload, workload_names
@@ -120,20 +121,8 @@ def unlimited(step: TrainingStep, machine: Machine, *, swaps: bool = True) -> Pr
 
 
 @dataclass(frozen=True)
-class Memory:
-    """The budgets that the user means.
-
-    Attributes:
-        texts: as written.
-        of_device: whether they are memory of the device, from which the budget is derived.
-        reserve: see `slackswap_opt.study.static_memory.device_memory`.
-        static: see there.
-    """
-
-    texts: tuple[str, ...]
-    of_device: bool = False
-    reserve: str = RESERVE
-    static: str | None = None
+class Memory(Budgets):
+    """The budgets that the user means, and problems made of them."""
 
     def problems(
         self, source: Source, machine: Machine, parts: Parts | None = None, *, swaps: bool = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from slackswap_opt.cli import options
@@ -49,39 +50,188 @@ def inspect(
 
 def _print(what: str, facts: Inspection) -> None:
     from slackswap_opt.cli import show
+    from slackswap_opt.study.account import NO_LAYER
+
+    show.print_lines(f"{facts.name} on {facts.machine}", f"read as: {what}")
+    for title, lines in (
+        ("Step", _step(facts)),
+        ("Memory", _memory(facts)),
+        ("Is swapping worth it? An estimate, before anything is planned", _worth(facts)),
+    ):
+        show.print_lines("")
+        show.print_title(title)
+        show.print_pairs(lines)
+    if any(layer.kind != NO_LAYER for layer in facts.layers):
+        _print_critical(facts)
+        _print_layers(facts)
+    else:
+        show.print_lines("", "No operation names its layer, so there are no layers to compare.")
+    if facts.largest:
+        _print_largest(facts)
+    if facts.notes:
+        show.print_lines("")
+        show.print_title("Notes")
+        show.print_lines(*(f"- {note}" for note in facts.notes))
+
+
+Pairs = list[tuple[str, str]]
+"""Lines to print: what each is about, and what it says."""
+
+
+def _step(facts: Inspection) -> Pairs:
+    """Operations and tensors."""
+    from slackswap_opt.cli import show
+
+    def of(operations: int, duration_ns: int) -> str:
+        return f"{operations} in {show.milliseconds(duration_ns / 1e9)} ms"
+
+    whole = of(facts.operations, facts.ideal_step_ns)
+    pairs = [("operations", f"{whole} without a memory limit")]
+    pairs += [(f"  {p.phase}", of(p.operations, p.duration_ns)) for p in facts.phases]
+    if facts.components > 1:
+        pairs.append(("separate parts", f"{facts.components}, which pass each other no tensor"))
+    repeated = [*_repeats(facts)] or ["no block of operations is repeated"]
+    pairs += [("repeats" if not n else "", text) for n, text in enumerate(repeated)]
+    return [
+        *pairs,
+        ("tensors", f"{facts.tensors}, of them {facts.activations} activations (written in the "
+         "forward phase)"),
+        ("static", f"{show.memory(facts.static_bytes)} of parameters and the like, which no "
+         "budget counts"),
+    ]  # fmt: skip
+
+
+def _repeats(facts: Inspection) -> Iterator[str]:
+    """Layers as the operations show them; operations are counted from 1."""
+    from slackswap_opt.cli import show
+
+    for r in facts.repeats:
+        near = f", durations within {r.tolerance:.0%}" if r.tolerance else ""
+        yield (
+            f"{r.count} layers of {show.count(r.length, 'operation')} ({r.phase} {r.start + 1} to "
+            f"{r.start + r.length * r.count}{near})"
+        )
+
+
+def _memory(facts: Inspection) -> Pairs:
+    """What is held, and what can be done about it."""
+    from slackswap_opt.cli import show
 
     peak = facts.ideal_peak_bytes
 
     def share(size: int) -> str:
         return f"{show.memory(size)} ({size / peak:.1%} of the peak)" if peak else "0 B"
 
-    phases = ", ".join(
-        f"{p.phase} {p.operations} in {show.milliseconds(p.duration_ns / 1e9)} ms"
-        for p in facts.phases
+    pairs = [
+        ("ideal peak", f"{show.memory(peak)} with everything kept, at {facts.peak_operation}"),
+        ("saved", f"{share(facts.saved_bytes)} in {show.count(facts.saved, 'activation')} that a "
+         "later phase reads"),
+        ("  can be swapped", show.memory(facts.movable_bytes)),
+        ("  can be recomputed", show.memory(facts.rebuildable_bytes)),
+        ("smallest budget", f"{share(facts.smallest.budget_bytes)} or more: "
+         f"{facts.smallest.operation} alone needs that much at once"),
+    ]  # fmt: skip
+    unread = facts.unread
+    raised = [
+        f"the {what} by {show.memory(size)}"
+        for what, size in (
+            ("peak", unread.raises_peak_bytes), ("smallest budget", unread.raises_least_bytes),
+        )
+        if size
+    ]  # fmt: skip
+    if raised:
+        one = unread.tensors == 1
+        largest = f"{unread.largest}, written by {unread.writer},"
+        who = f"{largest} is" if one else f"{unread.tensors} tensors, such as {largest} are"
+        what = "it raises" if one else "they raise"
+        pairs.append(("warning", f"{who} never read; {what} {' and '.join(raised)}"))
+    return pairs
+
+
+def _worth(facts: Inspection) -> Pairs:
+    """The estimate and the criterion; the planner decides."""
+    from slackswap_opt.cli import show
+    from slackswap_opt.study.swap_value import WORTH_IT
+
+    value = facts.swapping
+    verdict = value.verdict
+    if value.saved_fraction is not None and facts.slack_bytes:
+        verdict += f": it saves {value.saved_fraction:.2%} of the step (worth it from "
+        verdict += f"{WORTH_IT:.0%})"
+    pairs = [("verdict", verdict)]
+    if facts.movable_bytes and value.leave_bytes:
+
+        def time(ns: int | None) -> str:
+            if ns is None:
+                return "not possible: too little can be recomputed"
+            return f"adds {show.milliseconds(ns / 1e9)} ms or more to the step"
+
+        hidden = facts.slack_bytes / facts.movable_bytes
+        pairs += [
+            ("example", f"a budget of {value.budget_bytes / facts.ideal_peak_bytes:.0%} of the "
+             f"peak: {show.memory(value.leave_bytes)} must leave the device's memory"),
+            ("  recomputing only", time(value.recompute_ns)),
+            ("  swapping as well", time(value.remaining_ns)),
+            ("slack", f"about {show.memory(facts.slack_bytes)} ({hidden:.0%} of what can be "
+             "swapped) can be copied out and back while the device computes"),
+            ("  out", f"{show.memory(facts.slack_out_bytes)} in the forward phase"),
+            ("  back", f"{show.memory(facts.slack_in_bytes)} after it"),
+        ]  # fmt: skip
+    elif facts.movable_bytes:
+        pairs.append(("why", "nothing fits below the ideal peak, so nothing can leave"))
+    pairs.append(("copying 1 GiB", f"{show.milliseconds(value.swap_ns_per_gib / 1e9)} ms, one way"))
+    if value.rebuild_ns_per_gib is not None:
+        rebuilt = show.milliseconds(value.rebuild_ns_per_gib / 1e9)
+        pairs.append(("recomputing 1 GiB", f"{rebuilt} ms on average"))
+    return pairs
+
+
+def _print_critical(facts: Inspection) -> None:
+    """The layers that produce faster than the link takes away."""
+    from slackswap_opt.cli import show
+
+    if not facts.critical_layers:
+        if facts.saved_bytes:
+            show.print_lines("")
+            show.print_title("Critical layers")
+            show.print_lines(
+                "None: whatever a layer saves can be copied to the host while it computes."
+            )
+        return
+    shown = len(facts.critical)
+    most = f", the {shown} worst" if shown < facts.critical_layers else ""
+    one = facts.critical_layers == 1
+    show.print_lines("")
+    show.print_table(
+        f"Critical layers ({facts.critical_layers}{most})",
+        [
+            show.Column("layer", left=True),
+            show.Column("saves"),
+            show.Column("forward ms"),
+            show.Column("copy ms"),
+            show.Column("late ms"),
+        ],
+        [
+            [
+                layer.layer,
+                show.memory(layer.saved_bytes),
+                show.milliseconds(layer.forward_ns / 1e9),
+                show.milliseconds((layer.forward_ns + layer.late_ns) / 1e9),
+                show.milliseconds(layer.late_ns / 1e9),
+            ]
+            for layer in facts.critical
+        ],
+        f"{'It saves' if one else 'They save'} more than can be copied to the host while "
+        f"{'it computes' if one else 'they compute'}; the rest is copied under other layers, "
+        "recomputed or kept.",
     )
-    show.print_facts(
-        {
-            "step": f"{facts.name} on {facts.machine}",
-            "read as": what,
-            "operations": f"{facts.operations}: {phases}"
-            + (f"; in {facts.components} parts" if facts.components > 1 else ""),
-            "tensors": f"{facts.tensors}: {facts.activations} activations, of which {facts.saved} "
-            f"saved; {show.memory(facts.static_bytes)} static beside them",
-            "ideal step": f"{show.milliseconds(facts.ideal_step_ns / 1e9)} ms",
-            "ideal peak": f"{show.memory(peak)}, at {facts.peak_operation}",
-            "saved": f"{share(facts.saved_bytes)}; {show.memory(facts.movable_bytes)} can be "
-            f"swapped, {show.memory(facts.rebuildable_bytes)} recomputed",
-            "slack": f"about {show.memory(facts.slack_bytes)} hide under compute (out "
-            f"{show.memory(facts.slack_out_bytes)} in the forward phase, back "
-            f"{show.memory(facts.slack_in_bytes)} after it)",
-            "swapping": _worth(facts),
-            "critical": _critical(facts),
-            "repeats": _repeats(facts),
-            "smallest budget": f"never below {share(facts.smallest.budget_bytes)}, which "
-            f"{facts.smallest.operation} needs at once",
-        }
-    )
-    unit, scale = show.unit_of(peak)
+
+
+def _print_layers(facts: Inspection) -> None:
+    from slackswap_opt.cli import show
+    from slackswap_opt.study.account import NO_LAYER
+
+    unit, scale = show.unit_of(facts.ideal_peak_bytes)
     show.print_lines("")
     show.print_table(
         "Layers",
@@ -95,14 +245,22 @@ def _print(what: str, facts: Inspection) -> None:
         [
             [
                 layer.kind,
-                str(layer.layers),
+                "-" if layer.kind == NO_LAYER else str(layer.layers),
                 str(layer.operations),
                 show.milliseconds(layer.forward_ns / 1e9),
                 show.in_unit(layer.saved_bytes, scale),
             ]
             for layer in facts.layers
         ],
+        "* stands for a number: layers that differ in numbers only are one row."
+        if any("*" in layer.kind for layer in facts.layers)
+        else "",
     )
+
+
+def _print_largest(facts: Inspection) -> None:
+    from slackswap_opt.cli import show
+
     show.print_lines("")
     show.print_table(
         "Largest tensors",
@@ -113,76 +271,8 @@ def _print(what: str, facts: Inspection) -> None:
             show.Column("saved", left=True),
         ],
         [
-            [tensor.name, show.memory(tensor.size_bytes), tensor.layer, "yes" if tensor.saved
+            [tensor.name, show.memory(tensor.size_bytes), tensor.layer or "-", "yes" if tensor.saved
              else "no"]
             for tensor in facts.largest
         ],
     )  # fmt: skip
-    if facts.notes:
-        show.print_lines("", "Notes", *(f"- {note}" for note in facts.notes))
-
-
-def _worth(facts: Inspection) -> str:
-    """The estimate and the criterion; the planner decides."""
-    from slackswap_opt.cli import show
-    from slackswap_opt.study.swap_value import WORTH_IT
-
-    value = facts.swapping
-    if not facts.movable_bytes:
-        return value.verdict
-    if not value.leave_bytes:
-        return f"{value.verdict}: nothing fits below the ideal peak, so nothing can leave"
-
-    def time(ns: int | None) -> str:
-        return "cannot do it" if ns is None else f"costs {show.milliseconds(ns / 1e9)} ms or more"
-
-    hidden = facts.slack_bytes / facts.movable_bytes
-    saved = (
-        ""
-        if value.saved_fraction is None
-        else f", {value.saved_fraction:.2%} of the step less (worth it from {WORTH_IT:.0%})"
-    )
-    return (
-        f"{value.verdict}: for a budget of {value.budget_bytes / facts.ideal_peak_bytes:.0%}, "
-        f"{show.memory(value.leave_bytes)} must leave; "
-        f"recomputing alone {time(value.recompute_ns)}, with {hidden:.0%} of the swappable bytes "
-        f"hidden by the link it {time(value.remaining_ns)}{saved}"
-    )
-
-
-def _repeats(facts: Inspection) -> str:
-    """Layers as the operations show them; operations are counted from 1."""
-    from slackswap_opt.cli import show
-
-    if not facts.repeats:
-        return "no block of operations is repeated"
-    return ", ".join(
-        f"{r.count} layers of {show.count(r.length, 'operation')} ({r.phase} {r.start + 1} to "
-        f"{r.start + r.length * r.count}"
-        + (f", durations within {r.tolerance:.0%}" if r.tolerance else "")
-        + ")"
-        for r in facts.repeats
-    )
-
-
-def _critical(facts: Inspection) -> str:
-    """The layers that produce faster than the link takes away."""
-    from slackswap_opt.cli import show
-
-    per_gib = f"{show.milliseconds(facts.swapping.swap_ns_per_gib / 1e9)} ms for a GiB"
-    rebuild = facts.swapping.rebuild_ns_per_gib
-    if rebuild is not None:
-        per_gib += f", rebuilding {show.milliseconds(rebuild / 1e9)} ms"
-    if not facts.critical_layers:
-        return f"no layer saves faster than the link takes away ({per_gib})"
-    worst = ", ".join(
-        f"{layer.layer} ({show.memory(layer.saved_bytes)} in "
-        f"{show.milliseconds(layer.forward_ns / 1e9)} ms, "
-        f"{show.milliseconds(layer.late_ns / 1e9)} ms late)"
-        for layer in facts.critical[:3]
-    )
-    return (
-        f"{show.count(facts.critical_layers, 'layer')} "
-        f"save{'s' if facts.critical_layers == 1 else ''} faster than the link takes away "
-        f"({per_gib}): {worst}"
-    )

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 from rich import box
 from rich.console import Console
@@ -73,8 +74,17 @@ def only(swaps: bool) -> str:
     return "" if swaps else ", recompute only"
 
 
-def print_table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """A table, without its least important columns if it is too wide; the first row in bold."""
+def print_table(
+    title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]], note: str = ""
+) -> None:
+    """A table, without its least important columns if it is too wide.
+
+    Args:
+        title: a line in bold above it.
+        columns: what each is called, where it stands.
+        rows: entries by column.
+        note: a line below the title, if any.
+    """
     to = console()
     shown = list(range(len(columns)))
     while True:
@@ -83,7 +93,9 @@ def print_table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[s
         if width <= to.width or all(columns[c].rank == 0 for c in shown):
             break
         shown.remove(max(shown, key=lambda c: (columns[c].rank, c)))
-    to.print(Text(plain(title), style="bold"), soft_wrap=True)
+    print_title(title)
+    if note:
+        print_lines(note)
     to.print(table)
 
 
@@ -91,11 +103,16 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequ
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for c in shown:
         column = columns[c]
-        justify = "left" if column.left else "right"
-        table.add_column(Text(column.header), justify=justify, no_wrap=True)  # type: ignore[arg-type]
+        justify: Literal["left", "right"] = "left" if column.left else "right"
+        table.add_column(Text(column.header), justify=justify, no_wrap=True)
     for row in rows:
         table.add_row(*(Text(plain(row[c])) for c in shown))
     return table
+
+
+def print_title(title: str) -> None:
+    """A line in bold, never wrapped."""
+    console().print(Text(plain(title), style="bold"), soft_wrap=True)
 
 
 def print_lines(*lines: str) -> None:
@@ -107,8 +124,13 @@ def print_lines(*lines: str) -> None:
 
 def print_facts(facts: Mapping[str, str]) -> None:
     """Names and values, aligned."""
-    width = max(map(len, facts))
-    print_lines(*(f"{name:<{width}}  {value}" for name, value in facts.items()))
+    print_pairs(list(facts.items()))
+
+
+def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Names and values, aligned; a name may be empty or there more than once."""
+    width = max(len(name) for name, _ in pairs)
+    print_lines(*(f"{name:<{width}}  {value}".rstrip() for name, value in pairs))
 
 
 # Figures

@@ -10,7 +10,8 @@ contributions are summed as they arrive, each sum in new memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from slackswap_opt.formats.naming import Names
 from slackswap_opt.step.graph import TrainingStep
@@ -36,8 +37,7 @@ class Variable:
     trained: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Backward:
+class Backward(NamedTuple):
     """How gradients pass through a node.
 
     Attributes:
@@ -59,8 +59,7 @@ class Backward:
     recomputable: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """One operation of the forward phase.
 
     Attributes:
@@ -69,8 +68,7 @@ class Node:
         writes: what it produces; a view produces nothing.
         duration_ns: None for a view, which is no operation of its own.
         backward: None where no gradient passes.
-        layer: its group; see `label`.
-        starts_layer: in a plain chain it begins a layer.
+        starts_layer: in a plain chain it begins a layer; see `layers_of`.
         workspace_bytes: scratch memory while it runs.
         recomputable: whether it may run again.
         random: whether it draws random numbers.
@@ -81,7 +79,6 @@ class Node:
     writes: tuple[Variable, ...]
     duration_ns: int | None
     backward: Backward | None = None
-    layer: str = ""
     starts_layer: bool = False
     workspace_bytes: int = 0
     recomputable: bool = True
@@ -140,34 +137,42 @@ def training_step(
     )
 
 
-def label(nodes: Sequence[Node]) -> list[Node]:
-    """Number the layers of a network; a new one begins where a single tensor passes.
+class Access(NamedTuple):
+    """What an operation of the forward phase reads and writes, and whether it begins a layer."""
+
+    reads: Sequence[Value]
+    writes: Sequence[Value]
+    starts_layer: bool
+
+
+def layers_of(accesses: Sequence[Access]) -> list[str]:
+    """The layer of each operation; a new one begins where a single tensor passes.
 
     That is at the first operation of each stretch in which several tensors pass (a residual
-    block) and, outside of such stretches, at each node that `starts_layer`.
+    block) and, outside of such stretches, at each one that `starts_layer`.
     """
     made: dict[str, int] = {}
     last: dict[str, int] = {}
-    for position, node in enumerate(nodes):
-        for variable in node.writes:
-            made.setdefault(variable.value.tensor, position)
-        for variable in node.reads:
-            last[variable.value.tensor] = position
-    change = [0] * (len(nodes) + 1)
+    for position, access in enumerate(accesses):
+        for value in access.writes:
+            made.setdefault(value.tensor, position)
+        for value in access.reads:
+            last[value.tensor] = position
+    change = [0] * (len(accesses) + 1)
     for storage, position in made.items():
         if last.get(storage, -1) > position:
             change[position] += 1
             change[last[storage]] -= 1
-    labelled: list[Node] = []
+    labels: list[str] = []
     number, passing, inside = 0, 0, False
-    for position, node in enumerate(nodes):
+    for position, access in enumerate(accesses):
         passing += change[position]
         several = passing > 1
-        if position and not inside and (several or node.starts_layer):
+        if position and not inside and (several or access.starts_layer):
             number += 1
-        labelled.append(replace(node, layer=f"layer.{number}"))
+        labels.append(f"layer.{number}")
         inside = several
-    return labelled
+    return labels
 
 
 class _Tape:
@@ -181,10 +186,13 @@ class _Tape:
         self._used: set[Variable] = set()
         self._tensor_names, self._operation_names = Names(), Names()
         storages = (v.value.tensor for n in nodes for v in (*n.reads, *n.writes))
-        for storage in dict.fromkeys(storages):
-            self._tensor_names.unique(storage)
-        for node in nodes:
-            self._operation_names.unique(node.name)
+        self._tensor_names.reserve(storages)
+        self._operation_names.reserve(node.name for node in nodes)
+        accesses = [
+            Access(_values(node.reads), _values(node.writes), node.starts_layer) for node in nodes
+        ]
+        names = (node.name for node in nodes)
+        self._layer = dict(zip(names, layers_of(accesses), strict=True))
 
     def forward(self, node: Node) -> None:
         if node.duration_ns is None:
@@ -196,8 +204,7 @@ class _Tape:
         ]
         self._emit(
             node, node.name, Phase.FORWARD, node.duration_ns,
-            (variable.value for variable in node.reads),
-            (variable.value for variable in node.writes),
+            _values(node.reads), _values(node.writes),
             node.workspace_bytes, node.recomputable, node.random,
         )  # fmt: skip
 
@@ -241,7 +248,7 @@ class _Tape:
         if made or rule.duration_ns:
             self._emit(
                 node, f"{node.name}.backward", Phase.BACKWARD, rule.duration_ns,
-                (*incoming, *(variable.value for variable in rule.saves)), made.values(),
+                (*incoming, *_values(rule.saves)), made.values(),
                 rule.workspace_bytes, rule.recomputable,
             )  # fmt: skip
         for variable, gradient in made.items():
@@ -282,7 +289,11 @@ class _Tape:
             name = self._operation_names.unique(name)
         self.operations.append(
             Operation(
-                name, phase, duration_ns, tuple(dict.fromkeys(reads)), tuple(writes),
-                workspace_bytes, node.layer, recomputable, random,
+                name, phase, duration_ns, tuple(reads), tuple(writes),
+                workspace_bytes, self._layer[node.name], recomputable, random,
             )
         )  # fmt: skip
+
+
+def _values(variables: Iterable[Variable]) -> list[Value]:
+    return [variable.value for variable in variables]

@@ -11,11 +11,13 @@ import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from slackswap_opt.errors import InputError
 from slackswap_opt.formats import files, trace_json
-from slackswap_opt.formats.autodiff import Node, Variable, label
+from slackswap_opt.formats.autodiff import Access, layers_of
 from slackswap_opt.formats.chakra_nodes import Ref, TraceNode, nodes_of
 from slackswap_opt.formats.naming import Names
 from slackswap_opt.step.graph import TrainingStep
@@ -36,6 +38,28 @@ _COLLECTIVE = re.compile(
 )
 _RANDOM = re.compile(r"dropout|bernoulli|rand|normal_|uniform_|multinomial", re.IGNORECASE)
 _STARTS_LAYER = re.compile(r"conv|linear|addmm|\bmm\b|matmul|embedding")
+
+
+class _Kind(NamedTuple):
+    """What the name of a node tells of it; the phase is None for most."""
+
+    phase: Phase | None
+    copy: bool
+    collective: bool
+    random: bool
+    starts_layer: bool
+
+
+@lru_cache(maxsize=4096)  # traces repeat a few names very often
+def _kind(name: str) -> _Kind:
+    phase = Phase.BACKWARD if _BACKWARD.search(name) else None
+    return _Kind(
+        Phase.OPTIMIZER if _OPTIMIZER.search(name) else phase,
+        _COPY.search(name) is not None,
+        _COLLECTIVE.search(name) is not None,
+        _RANDOM.search(name) is not None,
+        _STARTS_LAYER.search(name) is not None,
+    )
 
 
 def recognizes(head: bytes) -> bool:
@@ -69,15 +93,18 @@ class _Unit:
 
 @dataclass(eq=False, slots=True)
 class _Storage:
-    """One stretch of memory, from its allocation until its number is used again."""
+    """One stretch of memory, from its allocation until its number is used again.
+
+    What the backward phase has written into it and the optimizer reads is a gradient.
+    """
 
     name: str
     birth: int
     version: int = -1
     size_bytes: int = 0
     static: bool = False
-    writers: list[Phase] = field(default_factory=list)
-    readers: set[Phase] = field(default_factory=set)
+    from_backward: bool = False
+    to_optimizer: bool = False
 
 
 class _Reader:
@@ -105,8 +132,7 @@ class _Reader:
             )
         touched = [self._touched(unit) for unit in units]
         for storage in self.storages:
-            read_later = Phase.OPTIMIZER in storage.readers
-            if read_later and Phase.BACKWARD in storage.writers:
+            if storage.to_optimizer and storage.from_backward:
                 storage.static = True  # the gradient of a parameter
         operations = self._operations(units, touched)
         tensors = [
@@ -143,8 +169,8 @@ class _Reader:
 
     def _stream(self) -> list[TraceNode]:
         """The kernels of the stream that computes most, in the order in which they ran."""
-        copies = [node for node in self.device if _COPY.search(node.name)]
-        kernels = [node for node in self.device if not _COPY.search(node.name)]
+        copies = [node for node in self.device if _kind(node.name).copy]
+        kernels = [node for node in self.device if not _kind(node.name).copy]
         busy: Counter[str] = Counter()
         for node in kernels:
             busy[node.stream] += 1 + (node.duration_ns or 0)
@@ -198,11 +224,8 @@ class _Reader:
                 found = self.phases[current.number]
                 break
             chain.append(current)
-            if _OPTIMIZER.search(current.name):
-                found = Phase.OPTIMIZER
-            elif current.attributes.get("scope") == _BACKWARD_SCOPE or _BACKWARD.search(
-                current.name
-            ):
+            found = _kind(current.name).phase
+            if found is None and current.scope == _BACKWARD_SCOPE:
                 found = Phase.BACKWARD
             if found is not None:
                 break
@@ -225,37 +248,43 @@ class _Reader:
     def _touched(self, unit: _Unit) -> tuple[list[Value], list[tuple[_Storage, int]]]:
         """The values that a unit reads, and the storages it writes with their new versions."""
         position = unit.owner.number
-        inputs = {ref.storage for ref in unit.reads}
-        outputs = {ref.storage for ref in unit.writes}
-        values: dict[Value, None] = {}
-        for number in dict.fromkeys(ref.storage for ref in unit.reads):
+        inputs = dict.fromkeys([ref.storage for ref in unit.reads])
+        outputs = dict.fromkeys([ref.storage for ref in unit.writes])
+        optimizer, backward = unit.phase is Phase.OPTIMIZER, unit.phase is Phase.BACKWARD
+        values: list[Value] = []
+        for number in inputs:
             storage = self.current.get(number)
-            earlier = self.allocations.get(number, [])
-            before = bisect_right(earlier, position)
-            fresh = earlier[before - 1] if before else -1
+            fresh = self._allocated(number, position)
             if storage is not None and fresh <= storage.birth:
-                storage.readers.add(unit.phase)
-                values[Value(storage.name, max(0, storage.version))] = None
+                storage.to_optimizer |= optimizer
+                values.append(Value(storage.name, max(0, storage.version)))
             elif fresh >= 0 and number in outputs:
                 self._allocate(number, position)  # filled here for the first time
             else:
                 storage = self._allocate(number, position)
                 storage.static = True  # nothing in the trace has written it
-                storage.readers.add(unit.phase)
-                values[Value(storage.name)] = None
+                storage.to_optimizer |= optimizer
+                values.append(Value(storage.name))
         written: list[tuple[_Storage, int]] = []
-        for number in dict.fromkeys(ref.storage for ref in unit.writes):
+        for number in outputs:
             storage = self.current.get(number)
             if storage is None or number not in inputs:
                 self.reused += storage is not None
                 storage = self._allocate(number, position)
             storage.version += not storage.static
-            storage.writers.append(unit.phase)
+            storage.from_backward |= backward
             written.append((storage, storage.version))
         for ref in (*unit.reads, *unit.writes):
             storage = self.current[ref.storage]
-            storage.size_bytes = max(storage.size_bytes, ref.extent_bytes)
-        return list(values), written
+            if ref.extent_bytes > storage.size_bytes:
+                storage.size_bytes = ref.extent_bytes
+        return values, written
+
+    def _allocated(self, number: int, position: int) -> int:
+        """The latest operator before a position that only allocates a storage; -1 if none does."""
+        earlier = self.allocations.get(number)
+        before = bisect_right(earlier, position) if earlier else 0
+        return earlier[before - 1] if earlier and before else -1
 
     def _allocate(self, number: int, position: int) -> _Storage:
         storage = _Storage(self.names.unique(f"storage{number}"), position)
@@ -276,20 +305,17 @@ class _Reader:
         operations: list[Operation] = []
         for unit, (values, written), layer in zip(units, touched, labels, strict=True):
             called = unit.owner.name
+            kind = _kind(called)
             operations.append(
                 Operation(
                     names.unique(called.removeprefix("aten::")),
                     unit.phase,
                     unit.duration_ns,
-                    tuple(Value(v.tensor, 0) if v.tensor in static else v for v in values),
-                    tuple(
-                        Value(storage.name, version)
-                        for storage, version in written
-                        if not storage.static
-                    ),
+                    tuple([Value(v.tensor) if v.tensor in static else v for v in values]),
+                    tuple(_activations(written)),
                     layer=layer,
-                    recomputable=not _COLLECTIVE.search(called),
-                    random=_RANDOM.search(called) is not None,
+                    recomputable=not kind.collective,
+                    random=kind.random,
                 )
             )
         return operations
@@ -304,23 +330,17 @@ class _Reader:
         Forward operations are grouped where a single tensor passes; a backward operation belongs
         to the latest layer that made something it reads.
         """
-        forward = []
-        for unit, (values, written) in zip(units, touched, strict=True):
-            if unit.phase is Phase.FORWARD:
-                reads = tuple(Variable(value, 0) for value in values)
-                writes = tuple(
-                    Variable(Value(storage.name, version), 0)
-                    for storage, version in written
-                    if not storage.static
-                )
-                starts = _STARTS_LAYER.search(unit.owner.name) is not None
-                forward.append(Node(unit.owner.name, reads, writes, 0, starts_layer=starts))
-        found = iter(label(forward))
+        forward = [
+            Access(values, _activations(written), _kind(unit.owner.name).starts_layer)
+            for unit, (values, written) in zip(units, touched, strict=True)
+            if unit.phase is Phase.FORWARD
+        ]
+        found = iter(layers_of(forward))
         made: dict[str, str] = {}
         labels: list[str] = []
         for unit, (values, written) in zip(units, touched, strict=True):
             if unit.phase is Phase.FORWARD:
-                layer = next(found).layer
+                layer = next(found)
                 made.update({storage.name: layer for storage, _ in written})
             elif unit.phase is Phase.OPTIMIZER:
                 layer = "optimizer"
@@ -344,3 +364,8 @@ class _Reader:
             "is one that the backward phase writes and the optimizer reads (their gradients)."
         )
         yield "No workspace is known."
+
+
+def _activations(written: Iterable[tuple[_Storage, int]]) -> list[Value]:
+    """The values that are written, without static storages."""
+    return [Value(storage.name, version) for storage, version in written if not storage.static]

@@ -24,11 +24,14 @@ _SHOWN_CYCLE = 20
 _DEEPEST_LIST = 4
 _TYPES = {"inputs": "input_types", "outputs": "output_types"}
 """Where the types of values are in old traces."""
-_FIVE_NUMBERS = [int] * 5
+_ONLY_INTEGERS = frozenset({int})
+_LARGEST = 2**63
 _NS_PER_US = 1000
+_DIGITS = re.compile(r"[0-9]{1,20}")
 _LABEL = "[pytorch|"
 """Begins the names of nodes for processes and threads; the first is its own parent."""
 _TENSOR = "Tensor("
+_ATTRIBUTES = frozenset({"scope", "is_cpu_op", "stream"})
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _DURATIONS = ("exclusive_dur", "dur", "duration_micros", "durationMicros", "duration_us", "runtime")
 """Where the spellings have a node's time, in microseconds."""
@@ -63,7 +66,7 @@ class TraceNode:
         start_us: when it began, if given.
         reads: tensors among its inputs.
         writes: tensors among its outputs.
-        attributes: PyTorch's, by name.
+        scope: PyTorch's number for what kind of function it is, if given.
     """
 
     number: int
@@ -76,7 +79,7 @@ class TraceNode:
     start_us: float | None
     reads: list[Ref] = field(default_factory=list)
     writes: list[Ref] = field(default_factory=list)
-    attributes: dict[str, Any] = field(default_factory=dict)
+    scope: object = None
 
 
 def nodes_of(document: Any) -> list[TraceNode]:
@@ -96,8 +99,7 @@ def nodes_of(document: Any) -> list[TraceNode]:
     return _Nodes(listed).checked()
 
 
-@dataclass(frozen=True, slots=True)
-class _Where:
+class _Where(NamedTuple):
     """The place of a fault; made into text only for one."""
 
     number: int
@@ -143,11 +145,11 @@ class _Nodes:
         if not isinstance(entry, dict):
             self.faults.append(f"nodes[{position}] is {shown(entry)}, expected an object")
             return
-        number = _whole(_first(entry, "id", "Id"))
-        name = _first(entry, "name", "Name")
+        number = _whole(_either(entry, "id", "Id"))
+        name = _either(entry, "name", "Name")
         if number is None or not isinstance(name, str):
             self.faults.append(
-                f"nodes[{position}]: id is {shown(_first(entry, 'id', 'Id'))} and name "
+                f"nodes[{position}]: id is {shown(_either(entry, 'id', 'Id'))} and name "
                 f"{shown(name)}, expected a whole number and text"
             )
             return
@@ -157,8 +159,8 @@ class _Nodes:
             return
         attributes = _attributes(entry)
         category = entry.get("cat")
-        cpu = _first(entry, "is_cpu_op", default=attributes.get("is_cpu_op"))
-        stream = _first(entry, "stream", default=attributes.get("stream"))
+        cpu = entry.get("is_cpu_op", attributes.get("is_cpu_op"))
+        stream = entry.get("stream", attributes.get("stream"))
         on_device = (
             (isinstance(category, str) and category.lower() in _DEVICE_CATEGORIES)
             or cpu is False
@@ -177,7 +179,7 @@ class _Nodes:
             float(start) if _is_number(start) else None,
             self._refs(where, entry, "inputs", parents),
             self._refs(where, entry, "outputs", parents),
-            attributes,
+            attributes.get("scope"),
         )
         self.entries[number] = entry
 
@@ -189,17 +191,23 @@ class _Nodes:
         own: int | None,
         name: str,
     ) -> tuple[int, ...]:
-        key = next(filter(entry.__contains__, keys), "")
-        given = entry.get(key)
+        given = None
+        for key in keys:
+            if key in entry:
+                given = entry[key]
+                break
         if given is None:
             return ()
-        listed = given if isinstance(given, list) else [given]
-        ids = [_whole(value) for value in listed]
-        if any(number is None for number in ids):
-            self.faults.append(f"{where}: {key} is {shown(given)}, expected ids of nodes")
-            return ()
-        root = name.startswith(_LABEL)
-        return tuple(n for n in ids if n is not None and not (root and n in (own, 0)))
+        ids: list[int] = []
+        for value in given if isinstance(given, list) else (given,):
+            number = _whole(value)
+            if number is None:
+                self.faults.append(f"{where}: {key} is {shown(given)}, expected ids of nodes")
+                return ()
+            ids.append(number)
+        if name.startswith(_LABEL):
+            ids = [number for number in ids if number not in (own, 0)]
+        return tuple(ids)
 
     def _duration(self, where: _Where, entry: dict[str, Any]) -> int | None:
         for key in _DURATIONS:
@@ -222,8 +230,7 @@ class _Nodes:
     def _refs(
         self, where: _Where, entry: dict[str, Any], key: str, parents: tuple[int, ...]
     ) -> list[Ref]:
-        given = entry.get(key)
-        of_types = _TYPES[key]
+        given, of_types = entry.get(key), _TYPES[key]
         owner = self.entries.get(parents[0]) if parents else None
         if owner and owner.get(key) == given and owner.get(of_types) == entry.get(of_types):
             here = self.nodes[parents[0]]  # a kernel has those of its operator, as a rule
@@ -250,8 +257,8 @@ class _Nodes:
                 self._add_tensors(where, key, inner, found, depth + 1)
             return
         numbers = value[:5]
-        whole = list(map(type, numbers)) == _FIVE_NUMBERS
-        if not whole or min(numbers) < 0 or max(numbers) > 2**63:
+        whole = len(numbers) == 5 and _ONLY_INTEGERS.issuperset(map(type, numbers))
+        if not whole or min(numbers) < 0 or max(numbers) > _LARGEST:
             self.faults.append(
                 f"{where}: {key} has the tensor {str(value)[:60]}, expected [tensor, storage, "
                 "offset, elements, bytes per element, device]"
@@ -269,7 +276,7 @@ class _Nodes:
     def _dangling(self) -> Iterator[str]:
         for node in self.nodes.values():
             for kind, ids in (("control", node.parents), ("data", node.data)):
-                if not self.nodes.keys() >= {*ids}:
+                if ids and not self.nodes.keys() >= {*ids}:
                     unknown = sorted({number for number in ids if number not in self.nodes})
                     named = ", ".join(map(str, unknown[:10]))
                     yield (
@@ -279,6 +286,12 @@ class _Nodes:
                     )
 
     def _cycles(self) -> Iterator[str]:
+        if all(
+            source < node.number
+            for node in self.nodes.values()
+            for source in (*node.parents, *node.data)
+        ):
+            return  # as tracers number nodes, each after those it depends on
         graph: nx.DiGraph[int] = nx.DiGraph()
         graph.add_nodes_from(self.nodes)
         graph.add_edges_from(
@@ -294,32 +307,32 @@ class _Nodes:
         yield f"the nodes form a cycle: {path}; remove one dependency"
 
 
-def _first(entry: dict[str, Any], *keys: str, default: Any = None) -> Any:
-    for key in keys:
-        if key in entry:
-            return entry[key]
-    return default
+def _either(entry: dict[str, Any], key: str, other: str) -> Any:
+    """What an entry has under the first of two spellings of a key that it knows."""
+    return entry[key] if key in entry else entry.get(other)
 
 
 def _whole(value: Any) -> int | None:
     """An id: a whole number, which protobuf writes as text."""
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,20}", value):
-        return int(value)
-    return value if type(value) is int and 0 <= value < 2**64 else None
+    if type(value) is int:
+        return value if 0 <= value < 2**64 else None
+    return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else None
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def _attributes(entry: dict[str, Any]) -> dict[str, Any]:
-    """PyTorch's list of name, type, value; Chakra's of name and a typed value; old plain keys."""
-    found: dict[str, Any] = {
-        key: entry[key] for key in ("seq_id", "scope", "fw_parent", "fw_tid") if key in entry
-    }
-    listed = _first(entry, "attrs", "attr")
+    """Those that are used: PyTorch's list of name, type, value; Chakra's of name and a typed value.
+
+    In old traces they are plain keys.
+    """
+    found = {"scope": entry["scope"]} if "scope" in entry else {}
+    listed = _either(entry, "attrs", "attr")
     for attribute in listed if isinstance(listed, list) else ():
-        if isinstance(attribute, dict) and isinstance(attribute.get("name"), str):
-            values = (value for key, value in attribute.items() if key not in ("name", "type"))
-            found[attribute["name"]] = next(values, None)
+        name = attribute.get("name") if isinstance(attribute, dict) else None
+        if isinstance(name, str) and name in _ATTRIBUTES:
+            values = [value for key, value in attribute.items() if key not in ("name", "type")]
+            found[name] = values[0] if values else None
     return found

@@ -17,9 +17,8 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from slackswap_opt.errors import InputError
 from slackswap_opt.formats import files, strict_json
@@ -62,8 +61,19 @@ def read(content: bytes, name: str) -> TrainingStep:
     return _operators(name, graph) if crossing else _layers(name, graph)
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
+class _Place(NamedTuple):
+    """The place of a fault; made into text only for one."""
+
+    field: str
+    number: int
+    entry: dict[str, Any]
+
+    def __str__(self) -> str:
+        title = self.entry.get("name")
+        return f"node {shown(title)}" if _is_name(title) else f"{self.field}[{self.number}]"
+
+
+class _Node(NamedTuple):
     id: int
     name: str
     duration_ns: int
@@ -72,8 +82,7 @@ class _Node:
     color: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Edge:
+class _Edge(NamedTuple):
     source: int
     target: int
     size_bytes: int | None
@@ -88,7 +97,7 @@ class _Graph:
         entries = list(self._objects(document, "nodes"))
         if not entries and not faults:
             faults.append("there are no nodes; add at least one")
-        names = Counter(entry.get("name") for _, entry in entries if _is_name(entry.get("name")))
+        names = Counter([name for _, entry in entries if _is_name(name := entry.get("name"))])
         self.nodes: dict[int, _Node] = {}
         for where, entry in entries:
             node = self._node(where, entry, names)
@@ -97,13 +106,12 @@ class _Graph:
             self.nodes[node.id] = node
         self.edges: list[_Edge] = []
         for where, entry in self._objects(document, "edges"):
-            ends = [self._id(where, entry, end) for end in ("sourceId", "destId")]
-            faults.extend(
+            source, target = self._id(where, entry, "sourceId"), self._id(where, entry, "destId")
+            faults += [
                 f"{where}: there is no node with the id {end}; add it"
-                for end in ends
+                for end in (source, target)
                 if end is not None and end not in self.nodes
-            )
-            source, target = ends
+            ]
             size = self._size(where, entry) if "size" in entry else None
             if source is not None and target is not None:
                 self.edges.append(_Edge(source, target, size))
@@ -126,20 +134,20 @@ class _Graph:
 
     def _objects(
         self, document: dict[str, Any], field: str
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
+    ) -> Iterator[tuple[_Place, dict[str, Any]]]:
         entries = document.get(field)
         if not isinstance(entries, list):
             self.faults.append(f"{field} is {shown(entries)}, expected a list [...]")
             return
         for index, entry in enumerate(entries):
-            where = f"{field}[{index}]"
-            if not isinstance(entry, dict):
-                self.faults.append(f"{where} is {shown(entry)}, expected an object {{...}}")
-                continue
-            title = entry.get("name")
-            yield (f"node {shown(title)}" if _is_name(title) else where), entry
+            if isinstance(entry, dict):
+                yield _Place(field, index, entry), entry
+            else:
+                self.faults.append(
+                    f"{field}[{index}] is {shown(entry)}, expected an object {{...}}"
+                )
 
-    def _node(self, where: str, entry: dict[str, Any], names: Counter[Any]) -> _Node:
+    def _node(self, where: _Place, entry: dict[str, Any], names: Counter[Any]) -> _Node:
         identity = self._id(where, entry, "id")
         number = -1 - len(self.nodes) if identity is None else identity
         title: Any = entry.get("name")
@@ -158,26 +166,28 @@ class _Graph:
         return _Node(
             number,
             name,
-            round(self._number(where, entry, "fpgaLatency", MAX_NS // _NS_PER_MS) * _NS_PER_MS),
+            round(_NS_PER_MS * self._number(where, entry, "fpgaLatency", MAX_NS // _NS_PER_MS)),
             self._size(where, entry),
             bool(backward),
             color,
         )
 
-    def _id(self, where: str, entry: dict[str, Any], field: str) -> int | None:
+    def _id(self, where: _Place, entry: dict[str, Any], field: str) -> int | None:
         value: Any = entry.get(field)
         if _is_whole(value) and abs(value) < MAX_NS:
             return int(value)
         self.faults.append(f"{where}: {field} is {shown(value)}, expected a whole number")
         return None
 
-    def _size(self, where: str, entry: dict[str, Any]) -> int:
+    def _size(self, where: _Place, entry: dict[str, Any]) -> int:
         exact = self._number(where, entry, "size", MAX_BYTES)
         whole = math.ceil(exact)
         self.rounded += whole != exact
         return whole
 
-    def _number(self, where: str, entry: dict[str, Any], field: str, limit: int) -> Decimal:
+    def _number(
+        self, where: _Place, entry: dict[str, Any], field: str, limit: int
+    ) -> Decimal | int:
         value = entry.get(field)
         if field not in entry:
             self.faults.append(f"{where}: {field} is missing; add it")
@@ -186,8 +196,9 @@ class _Graph:
         elif not 0 <= value <= limit:
             self.faults.append(f"{where}: {field} is {shown(value)}, expected 0 to {limit}")
         else:
-            return Decimal(repr(value))
-        return Decimal(0)
+            whole = int(value)
+            return whole if whole == value else Decimal(repr(value))
+        return 0
 
 
 def _is_name(value: object) -> bool:

@@ -103,7 +103,6 @@ class _Document:
         parser.StartDoctypeDeclHandler = self._refuse_document_type
         parser.StartElementHandler = self._begin
         parser.EndElementHandler = self._end
-        parser.CharacterDataHandler = self._characters
         try:
             parser.Parse(content, True)
         except expat.ExpatError as error:
@@ -132,6 +131,7 @@ class _Document:
         if tag == "data":
             self.key = given.get("key", self.key)
             self.text = []
+            self.parser.CharacterDataHandler = self.text.append
         elif tag in ("node", "edge") and "data" not in self.open:
             if self.start[0]:
                 raise InputError(
@@ -155,27 +155,27 @@ class _Document:
             self.key = key
         elif tag == "default" or (tag == "NodeLabel" and self.start[0] and self.label is None):
             self.text = []
+            self.parser.CharacterDataHandler = self.text.append
 
-    def _characters(self, text: str) -> None:
-        if self.text is not None:
-            self.text.append(text)
+    def _heard(self) -> str:
+        """The text collected, of the element that ends; what follows is between elements."""
+        text, self.text = self.text or (), None
+        self.parser.CharacterDataHandler = None
+        return text[0] if len(text) == 1 else "".join(text)
 
     def _end(self, qualified: str) -> None:
         tag = _LOCAL.get(qualified) or qualified.rpartition(" ")[2]
         self.open.pop()
         if tag == "data" and self.text is not None:
-            owner = self.attributes if self.start[0] else self.graph
-            self._add_value(owner, self.text[0] if len(self.text) == 1 else "".join(self.text))
-            self.text = None
+            self._add_value(self.attributes if self.start[0] else self.graph, self._heard())
         elif tag == "NodeLabel" and self.text is not None:
-            self.label = "".join(self.text).strip()
-            self.text = None
+            self.label = self._heard().strip()
         elif tag == "default" and self.text is not None:
             name, what = self.keys.get(self.key, ("", ""))
+            text = self._heard()
             for kind in ("node", "edge", "graph") if what == "all" else (what,):
                 if kind in self.defaults and name:
-                    self.defaults[kind][name] = _value(name, "".join(self.text))
-            self.text = None
+                    self.defaults[kind][name] = _value(name, text)
         elif tag in ("node", "edge") and self.start[0] and "data" not in self.open:
             self._finish(tag)
 
@@ -184,15 +184,15 @@ class _Document:
 
     def _add_value(self, owner: dict[str, Any], text: str) -> None:
         name, what = self.keys.get(self.key, ("", ""))
-        if not what:
+        if name and name not in owner:
+            owner[name] = _value(name, text)
+        elif not what:
             self.faults.append(
                 f"{self._line()}<data> names the key {shown(self.key)}, which no <key> defines; "
                 "add it"
             )
-        elif name and name in owner:
-            self.faults.append(f"{self._line()}{name} is given twice; keep one")
         elif name:
-            owner[name] = _value(name, text)
+            self.faults.append(f"{self._line()}{name} is given twice; keep one")
 
     def _finish(self, tag: str) -> None:
         line, given = self.start

@@ -68,7 +68,7 @@ def read(content: bytes, name: str, options: ReadOptions) -> TrainingStep:
 def _training_step(name: str, step: ProfilerStep, work: Work) -> TrainingStep:
     backward = {unit.number: unit for unit in work.backward if unit.number is not None}
     flow = Flow(backward, work.parameters)
-    nodes = autodiff.label([flow.node(unit) for unit in work.forward])
+    nodes = [flow.node(unit) for unit in work.forward]
     if not flow.tied:
         raise InputError(
             f"{step.title}: no backward operation could be tied to a forward one; the trace needs "

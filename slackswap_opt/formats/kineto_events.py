@@ -43,6 +43,8 @@ FLOATS = frozenset(
 )  # fmt: skip
 
 _ONLY_INTEGERS = frozenset({int})
+_IDENTITY = int | str
+"""What numbers of kernels and arrows are, in some traces as text."""
 _STEP = re.compile(r"ProfilerStep\s*#?\s*([0-9]{1,15})")
 _HOST_COPY = re.compile(r"HtoD|DtoH|HtoH|Host", re.IGNORECASE)
 
@@ -315,11 +317,11 @@ class _Trace:
         given = event.get("args")
         arguments = given if isinstance(given, dict) else {}
         number = arguments.get("Sequence number")
-        sequence = number if isinstance(number, int) and number >= 0 else None
+        sequence = number if type(number) is int and number >= 0 else None
         annotation = category == "user_annotation"
         call = Call(
             name[:300], str(event.get("tid")), times[0], times[0] + times[1], annotation,
-            None if isinstance(number, bool) else sequence, self._shapes(position, arguments),
+            sequence, self._shapes(position, arguments),
         )  # fmt: skip
         self.calls.append((str(event.get("pid")), call))
 
@@ -338,7 +340,7 @@ class _Trace:
             dtype = text.lower() if isinstance(text, str) and text[:1].islower() else ""
             if types is None and shape:
                 dtype = "float"
-            if isinstance(shape, list) and shape and all(isinstance(d, list) for d in shape):
+            if _is_list_of_lists(shape):
                 for inner in shape:  # a list of tensors has no type
                     self._add_shape(position, key, "float", inner, found)
             else:
@@ -402,7 +404,7 @@ class _Trace:
 
     def _add_flow(self, position: int, event: dict[str, Any]) -> None:
         key, time = event.get("id"), event.get("ts")
-        if isinstance(key, int | str) and _is_time(time):
+        if isinstance(key, _IDENTITY) and _is_time(time):
             place = (str(event.get("tid")), float(time))
             (self.flow_start if event["ph"] == "s" else self.flow_end)[key] = place
         else:
@@ -440,7 +442,12 @@ def _correlation(event: dict[str, Any]) -> int | str | None:
     if not isinstance(arguments, dict):
         return None
     found = arguments.get("correlation")
-    return found if isinstance(found, int | str) else None
+    return found if isinstance(found, _IDENTITY) else None
+
+
+def _is_list_of_lists(value: Any) -> bool:
+    whole = isinstance(value, list) and bool(value) and isinstance(value[0], list)
+    return whole and all(isinstance(inner, list) for inner in value)
 
 
 def _is_time(value: Any) -> TypeGuard[float]:

@@ -125,13 +125,12 @@ class Flow:
         return Node(name, (source,), (), None, rule)
 
     def _operation(self, name: str, unit: Unit, shapes: list[Shape], backward: Unit) -> Node:
-        weights = _positions(_WEIGHTS, unit.call.name)
-        buffers = _positions(_BUFFERS, unit.call.name)
+        weights, buffers = _special(unit.call.name)
         inputs = [
-            self._static(name, shape, "statistic")
+            self._static(name, shapes[position], "statistic")
             if position in buffers
-            else self._match(name, shape, backward, weight=position in weights)
-            for position, shape in reversed(list(enumerate(shapes)))
+            else self._match(name, shapes[position], backward, weight=position in weights)
+            for position in reversed(range(len(shapes)))
         ][::-1]
         rule = saved_rule(backward.function)
         if not rule.known:
@@ -140,16 +139,17 @@ class Flow:
         extras = self._extras(name, shapes, backward) if rule.extras else []
         saves: list[Variable] = list(extras)
         for position, variable in enumerate(inputs):
-            others = inputs[:position] + inputs[position + 1 :]
-            factor = rule.factors and any(other.trained for other in others)
+            others = inputs[:position] + inputs[position + 1 :] if rule.factors else []
+            factor = any(other.trained for other in others)
             if (rule.inputs or factor) and variable is not overwritten:
                 saves.append(variable)
         if rule.outputs or (rule.inputs and overwritten is not None):
             saves += outputs
         self._saved.update(variable.value for variable in saves)
-        trained = tuple(dict.fromkeys(v for v in inputs if v.trained and not v.static))
+        trained = tuple(dict.fromkeys([v for v in inputs if v.trained and not v.static]))
         kernels = backward.call.kernels > 0
-        if is_random(unit.call.name):
+        random = is_random(unit.call.name)
+        if random:
             self.random[name] = None
         return Node(
             name,
@@ -165,7 +165,7 @@ class Flow:
             starts_layer=_STARTS_LAYER.fullmatch(unit.call.name) is not None,
             workspace_bytes=unit.workspace_bytes,
             recomputable=not is_collective(unit.call.name),
-            random=is_random(unit.call.name),
+            random=random,
         )  # fmt: skip
 
     def _written(
@@ -221,11 +221,12 @@ class Flow:
     def _match(self, name: str, shape: Shape, backward: Unit, *, weight: bool = False) -> Variable:
         found = self._found(shape, weight=weight)
         if found is None:
-            parameter = self._parameters[shape] > 0
-            self._parameters[shape] -= parameter
+            parameter = self._parameters.get(shape, 0) > 0
+            if parameter:
+                self._parameters[shape] -= 1
             return self._static(name, shape, "weight" if parameter else "input")
         found.reads += 1
-        if backward.sums[shape] > 0 and not found.variable.static:
+        if backward.sums.get(shape, 0) > 0 and not found.variable.static:
             backward.sums[shape] -= 1
             found.expected = max(found.expected, found.reads + 1)
         return found.variable
@@ -240,7 +241,7 @@ class Flow:
         if weight and static is not None:
             self.matched += 1
             return static
-        if weight and self._parameters[shape] > 0:
+        if weight and self._parameters.get(shape, 0) > 0:
             return None
         latest = owed = None
         for named in reversed(self._outputs[shape]):
@@ -256,7 +257,7 @@ class Flow:
         if found is not None:
             self.matched += 1
             return found
-        if self._parameters[shape] > 0:
+        if self._parameters.get(shape, 0) > 0:
             return None
         found = latest or self._latest(self._statics[shape], unread=False)
         self.guessed += found is not None
@@ -267,6 +268,11 @@ class Flow:
 
 
 @lru_cache(maxsize=4096)
+def _special(call: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Which arguments of a call are parameters, and which are running statistics."""
+    return _positions(_WEIGHTS, call), _positions(_BUFFERS, call)
+
+
 def _positions(
     table: tuple[tuple[re.Pattern[str], tuple[int, ...]], ...], call: str
 ) -> tuple[int, ...]:
@@ -275,4 +281,4 @@ def _positions(
 
 def _shapes(call: Call) -> tuple[Shape, ...]:
     """The arguments of a call or, where it has none with shapes, of the first one inside."""
-    return next((inner.shapes for inner in within(call) if inner.shapes), ())
+    return call.shapes or next((inner.shapes for inner in within(call) if inner.shapes), ())

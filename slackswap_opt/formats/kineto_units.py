@@ -28,7 +28,7 @@ class Unit:
         function: the autograd function of a backward operation.
         gradients: shapes of the gradients that come in, of a backward operation.
         arguments: shapes of what its first inner operation reads.
-        sums: shapes of the gradients that were summed right after it.
+        sums: shapes of the gradients that were summed right after it, and how often.
         memory: allocations and frees on the device while it ran.
     """
 
@@ -38,7 +38,7 @@ class Unit:
     function: str = ""
     gradients: tuple[Shape, ...] = ()
     arguments: tuple[Shape, ...] = ()
-    sums: Counter[Shape] = field(default_factory=Counter)
+    sums: dict[Shape, int] = field(default_factory=dict)
     memory: list[int] = field(default_factory=list)
 
     @property
@@ -133,6 +133,8 @@ def transient_bytes(memory: Iterable[int]) -> int:
     A free belongs to the latest allocation of its size.
     """
     events = list(memory)
+    if not events:
+        return 0
     waiting: dict[int, list[int]] = defaultdict(list)
     paired = [False] * len(events)
     for position, size in enumerate(events):
@@ -226,7 +228,7 @@ def _backward_unit(call: Call) -> Unit:
 
 def _note_sum(unit: Unit, call: Call) -> None:
     if call.name in _SUMS and len(call.shapes) > 1 and call.shapes[0] == call.shapes[1]:
-        unit.sums[call.shapes[0]] += 1
+        unit.sums[call.shapes[0]] = unit.sums.get(call.shapes[0], 0) + 1
 
 
 def _note_parameters(call: Call, parameters: Counter[Shape]) -> None:
@@ -239,6 +241,8 @@ def _note_parameters(call: Call, parameters: Counter[Shape]) -> None:
 
 
 def _memory(call: Call) -> list[int]:
+    if not call.children:
+        return call.memory
     return [size for inner in within(call) for size in inner.memory]
 
 

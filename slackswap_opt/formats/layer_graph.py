@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import networkx as nx
@@ -98,6 +99,7 @@ class _Builder:
         self.name = name
         self.layers = layers
         self.rules = {layer.name: layer.rule or rule_for(layer.kind) for layer in layers}
+        self.parameters = {layer.name: _parameters(layer) for layer in layers}
         self.outputs: dict[str, list[_Output]] = {}
         self.inputs: dict[str, list[_Output]] = {}
         self.views: dict[str, Layer] = {}
@@ -180,6 +182,8 @@ class _Builder:
 
     def _share_in_place(self) -> list[Layer]:
         """Give in-place layers the memory of an input where that is safe; the order it needs."""
+        if not any(layer.in_place for layer in self.layers):
+            return self.layers
         order: nx.DiGraph[Any] = nx.DiGraph()
         position = {layer.name: index for index, layer in enumerate(self.layers)}
         order.add_nodes_from(position)
@@ -250,7 +254,7 @@ class _Builder:
                     name=_forward_name(layer),
                     phase=Phase.FORWARD,
                     duration_ns=layer.forward_ns,
-                    reads=(*_values(self.inputs[layer.name]), *_parameters(layer)),
+                    reads=(*_values(self.inputs[layer.name]), *self.parameters[layer.name]),
                     writes=tuple(_values(self.outputs[layer.name])),
                     layer=self.labels[layer.name],
                     random=layer.random,
@@ -280,7 +284,7 @@ class _Builder:
             saved=(
                 *(_values(self.inputs[layer.name]) if saves_input else ()),
                 *(_values(self.outputs[layer.name]) if saves_output else ()),
-                *_parameters(layer),
+                *self.parameters[layer.name],
             ),
             passes_gradient=self.rules[layer.name].passes_gradient,
         )
@@ -288,22 +292,30 @@ class _Builder:
     # Tensors and notes
 
     def _tensors(self) -> list[Tensor]:
-        names: dict[str, list[str]] = defaultdict(list)
-        size: dict[str, tuple[int, bool]] = {}
+        first: dict[str, _Output] = {}
+        aliases: dict[str, list[str]] = defaultdict(list)
         for layer in self.layers:
             for output in self.outputs[layer.name]:
                 storage = output.value.tensor
-                size.setdefault(storage, (output.size_bytes, output.static))
-                names[storage] += [output.name] if output.name != storage else []
-                names[storage] += output.names
+                first.setdefault(storage, output)
+                if output.name != storage:
+                    aliases[storage].append(output.name)
+                if output.names:
+                    aliases[storage] += output.names
         activations = [
-            Tensor(storage, size_bytes, size_bytes, static, tuple(names[storage]))
-            for storage, (size_bytes, static) in size.items()
+            Tensor(
+                storage,
+                output.size_bytes,
+                output.size_bytes,
+                output.static,
+                tuple(aliases.get(storage, ())),
+            )
+            for storage, output in first.items()
         ]
         parameters = [
             Tensor.of(value.tensor, layer.parameter_bytes, static=True)
             for layer in self.layers
-            for value in _parameters(layer)
+            for value in self.parameters[layer.name]
         ]
         return activations + self.gradients + parameters
 
@@ -357,6 +369,9 @@ class _Builder:
 
 def _sorted(layers: list[Layer]) -> list[Layer]:
     """The layers in the topological order that takes the lowest `order` that is ready."""
+    by_order = sorted(layers, key=attrgetter("order"))
+    if _inputs_come_first(by_order):
+        return by_order
     graph: nx.DiGraph[Any] = nx.DiGraph()
     graph.add_nodes_from(layer.name for layer in layers)
     graph.add_edges_from((source, layer.name) for layer in layers for source in layer.inputs)
@@ -368,6 +383,15 @@ def _sorted(layers: list[Layer]) -> list[Layer]:
         cycle = " -> ".join([edge[0] for edge in edges] + [edges[0][0]])
         raise InputError(f"the layers form a cycle: {cycle}; remove one edge") from None
     return [by_name[name] for name in names]
+
+
+def _inputs_come_first(layers: Iterable[Layer]) -> bool:
+    seen: set[str] = set()
+    for layer in layers:
+        if not seen.issuperset(layer.inputs):
+            return False
+        seen.add(layer.name)
+    return True
 
 
 def _forward_name(layer: Layer) -> str:

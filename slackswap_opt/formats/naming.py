@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 MAX_LENGTH = 120
 """Longer names are cut; messages and tables show them whole."""
@@ -18,6 +19,10 @@ class Names:
         self._taken: set[str] = set()
         self._count: Counter[str] = Counter()
 
+    def reserve(self, names: Iterable[str]) -> None:
+        """Take names that were handed out before, by others of this class."""
+        self._taken.update(names)
+
     def unique(self, wanted: str) -> str:
         """The wanted name, made printable, cut and numbered as needed."""
         stem = printable(wanted)
@@ -31,9 +36,7 @@ class Names:
 
 def printable(text: str) -> str:
     """A text without control characters and half characters, cut to a readable length."""
-    cut = text[:MAX_LENGTH]
-    if cut.isprintable() and " " not in cut:
+    cut = text[:MAX_LENGTH].replace(" ", "_")
+    if cut.isprintable():
         return cut
-    return "".join(
-        character if character.isprintable() and character != " " else "_" for character in cut
-    )
+    return "".join(character if character.isprintable() else "_" for character in cut)

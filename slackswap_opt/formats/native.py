@@ -9,7 +9,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -20,11 +20,7 @@ from slackswap_opt.formats import files, json_places, strict_json
 from slackswap_opt.formats.native_schema import (
     SCHEMA,
     Fault,
-    NamedTensor,
-    OperationFields,
     StepFields,
-    TensorFields,
-    ValueFields,
     did_you_mean,
     faults_of,
     place,
@@ -42,6 +38,10 @@ _MOST_SUGGESTIONS = 20
 _ADD_TENSOR = '; add it there, with "static": true if it is a parameter or the batch'
 _ENOUGH = 1000
 """Faults of one kind after which no more are looked for."""
+_PHASES = {phase.value: phase for phase in Phase}
+_PLAIN_OF_TENSORS = ("static", "samples")
+_PLAIN_OF_OPERATIONS = ("workspace_bytes", "layer", "recomputable", "random", "per_sample")
+"""Fields that operations here and in the file have in common, with the same defaults."""
 
 
 def recognizes(head: bytes) -> bool:
@@ -95,19 +95,19 @@ def step_of(document: object) -> tuple[TrainingStep | None, list[Fault]]:
     if isinstance(document, dict):
         _refuse_other_schema(document.get("schema"))
     try:
-        fields = StepFields.model_validate(document)
+        StepFields.model_validate(document)  # strict: it changes nothing, the document will do
     except ValidationError as error:
         faults.extend(faults_of(_of_the_beginning(error, document), document))
     if isinstance(document, dict):
         for found in (_name_faults, _duration_faults, _reference_faults):
             faults.extend(itertools.islice(found(document), _ENOUGH))
-    if faults:
+    if faults or not isinstance(document, dict):
         return None, faults
-    tensors = _tensors(fields)
-    known = {name for tensor in tensors for name in (tensor.name, *tensor.aliases)}
-    values: dict[str, Value] = {}
-    operations = [_operation(operation, known, values) for operation in fields.operations]
-    return TrainingStep.build(fields.name, operations, tensors, fields.notes), []
+    tensors = _tensors(document["tensors"])
+    known = {name: Value(name) for tensor in tensors for name in (tensor.name, *tensor.aliases)}
+    operations = [_operation(entry, known) for entry in document["operations"]]
+    notes = document.get("notes", ())
+    return TrainingStep.build(document["name"], operations, tensors, notes), []
 
 
 def dumps(step: TrainingStep) -> str:
@@ -159,7 +159,7 @@ def _of_the_beginning(error: ValidationError, document: object) -> ValidationErr
 
 def _name_faults(document: dict[str, Any]) -> Iterator[Fault]:
     operations = Counter(
-        op["name"] for op in _objects(document, "operations") if isinstance(op.get("name"), str)
+        [op["name"] for op in _objects(document, "operations") if isinstance(op.get("name"), str)]
     )
     yield from _repeated("operation", document, "operations", operations)
     names = Counter(_tensor_names(document))
@@ -206,6 +206,8 @@ def _reference_faults(document: dict[str, Any]) -> Iterator[Fault]:
         for field in ("reads", "writes"):
             references = _list(op, field) if isinstance(op, dict) else []
             for position, reference in enumerate(references):
+                if isinstance(reference, str) and reference in names:
+                    continue
                 tensor = reference.get("tensor") if isinstance(reference, dict) else reference
                 if not isinstance(tensor, str) or not tensor:
                     continue
@@ -221,7 +223,7 @@ def _reference_faults(document: dict[str, Any]) -> Iterator[Fault]:
                 )
 
 
-def _resolved(text: str, known: dict[str, None] | set[str]) -> Value | None:
+def _resolved(text: str, known: Collection[str]) -> Value | None:
     """The value a name means: a tensor of exactly this name, otherwise `tensor@version`."""
     if text in known:
         return Value(text)
@@ -239,8 +241,10 @@ def _tensor_names(document: dict[str, Any]) -> Iterator[str]:
     for name, entry in entries:
         if isinstance(name, str) and name:
             yield name
-        aliases = _list(entry, "aliases") if isinstance(entry, dict) else []
-        yield from (alias for alias in aliases if isinstance(alias, str) and alias)
+        if isinstance(entry, dict):
+            for alias in _list(entry, "aliases"):
+                if isinstance(alias, str) and alias:
+                    yield alias
 
 
 def _list(owner: dict[str, Any], field: str) -> list[Any]:
@@ -255,50 +259,54 @@ def _objects(owner: dict[str, Any], field: str) -> list[dict[str, Any]]:
 # Reading: from sound fields to the step
 
 
-def _tensors(fields: StepFields) -> list[Tensor]:
-    if isinstance(fields.tensors, list):
-        return [_tensor(tensor.name, tensor) for tensor in fields.tensors]
+def _tensors(entries: dict[str, Any] | list[dict[str, Any]]) -> list[Tensor]:
+    if isinstance(entries, list):
+        return [_tensor(entry["name"], entry) for entry in entries]
     return [
         Tensor.of(name, entry) if isinstance(entry, int) else _tensor(name, entry)
-        for name, entry in fields.tensors.items()
+        for name, entry in entries.items()
     ]
 
 
-def _tensor(name: str, entry: TensorFields | NamedTensor) -> Tensor:
-    given = "transfer_bytes" in entry.model_fields_set
-    transfer_bytes = entry.transfer_bytes if given else entry.size_bytes
+def _tensor(name: str, entry: dict[str, Any]) -> Tensor:
+    size_bytes = entry["size_bytes"]
     return Tensor(
-        name, entry.size_bytes, transfer_bytes, entry.static, tuple(entry.aliases), entry.samples
+        name,
+        size_bytes,
+        entry.get("transfer_bytes", size_bytes),
+        aliases=tuple(entry.get("aliases", ())),
+        **{field: entry[field] for field in _PLAIN_OF_TENSORS if field in entry},
     )
 
 
-def _operation(entry: OperationFields, known: set[str], made: dict[str, Value]) -> Operation:
-    """An operation; `made` keeps the values that texts have meant, one object for each."""
-
-    def meant(reference: str | ValueFields) -> Value:
-        if isinstance(reference, ValueFields):
-            return Value(reference.tensor, reference.version)
-        if reference not in made:
-            made[reference] = _resolved(reference, known) or Value(reference)
-        return made[reference]
-
+def _operation(entry: dict[str, Any], known: dict[str, Value]) -> Operation:
     return Operation(
-        name=entry.name,
-        phase=Phase(entry.phase),
-        duration_ns=_duration_ns(entry),
-        reads=tuple(map(meant, entry.reads)),
-        writes=tuple(map(meant, entry.writes)),
-        workspace_bytes=entry.workspace_bytes,
-        layer=entry.layer,
-        recomputable=entry.recomputable,
-        random=entry.random,
-        per_sample=entry.per_sample,
+        entry["name"],
+        _PHASES[entry["phase"]],
+        _duration_ns(entry),
+        _values(entry.get("reads", ()), known),
+        _values(entry.get("writes", ()), known),
+        **{field: entry[field] for field in _PLAIN_OF_OPERATIONS if field in entry},
     )
 
 
-def _duration_ns(entry: OperationFields) -> int:
-    (unit,) = entry.model_fields_set & NS_PER_UNIT.keys()
-    written: int | float = getattr(entry, unit)
+def _values(references: Sequence[Any], known: dict[str, Value]) -> tuple[Value, ...]:
+    """The values that texts or objects name; most are names of tensors, in their first version."""
+    try:
+        return tuple([known[name] for name in references])
+    except (KeyError, TypeError):
+        return tuple([_value(reference, known) for reference in references])
+
+
+def _value(reference: str | dict[str, Any], known: dict[str, Value]) -> Value:
+    if isinstance(reference, dict):
+        return Value(**reference)
+    return _resolved(reference, known) or Value(reference)
+
+
+def _duration_ns(entry: dict[str, Any]) -> int:
+    (unit,) = [unit for unit in NS_PER_UNIT if unit in entry]
+    written = entry[unit]
     if isinstance(written, int):
         return written * NS_PER_UNIT[unit]
     return round(Decimal(repr(written)) * NS_PER_UNIT[unit])

@@ -85,7 +85,6 @@ class _Reader:
             self._node(operator, rule)
             for operator, rule in zip(self.model.operators, rules, strict=True)
         ]
-        nodes = autodiff.label(nodes)
         if not any(node.backward for node in nodes):
             raise InputError(
                 "no operator has a weight that can be trained (a float initializer of more than "

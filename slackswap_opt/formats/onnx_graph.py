@@ -7,7 +7,7 @@ only, such as the arithmetic that makes the target of a Reshape, is folded: it i
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -174,7 +174,7 @@ class _Loader:
         self.unknown: set[str] = set()  # values behind a fault already reported
         self.unsized: set[str] = set()  # outputs beside the first that nobody may need
         self.ruleless: dict[str, list[str]] = {}
-        self.inferred: dict[bytes, list[Array | str | None]] = {}
+        self.inferred: dict[Hashable, list[Array | str | None]] = {}
         self.opset = 0
         self.used_dimensions: set[str] = set()
 
@@ -415,31 +415,28 @@ class _Loader:
             For each output its array, or None if it is not known and not the first; or a text that
             says what is wrong.
         """
-        from onnx import NodeProto
-
-        plain = NodeProto()
-        plain.CopyFrom(node)
-        plain.ClearField("name")
-        plain.ClearField("doc_string")
         short: dict[str, str] = {}
         for name in node.input:
             short.setdefault(name, f"i{len(short)}" if name else "")
-        del plain.input[:]
-        del plain.output[:]
-        plain.input.extend(short[name] for name in node.input)
-        plain.output.extend(f"o{n}" if name else "" for n, name in enumerate(node.output))
-        arrays = {short[name]: self.model.arrays[name] for name in node.input if name}
+        inputs = [short[name] for name in node.input]
+        outputs = [f"o{n}" if name else "" for n, name in enumerate(node.output)]
+        arrays = {alias: self.model.arrays[name] for name, alias in short.items() if name}
         known = {
-            short[name]: self.model.known[name] for name in node.input if name in self.model.known
+            alias: self.model.known[name]
+            for name, alias in short.items()
+            if name in self.model.known
         }
-        key = b"|".join(
-            [
-                plain.SerializeToString(deterministic=True),
-                repr(sorted((n, a.dims, a.type.name) for n, a in arrays.items())).encode(),
-                repr(sorted((n, str(v.dtype), v.tobytes()) for n, v in known.items())).encode(),
-            ]
+        key = (
+            node.op_type,
+            node.domain,
+            *(attribute.SerializeToString(deterministic=True) for attribute in node.attribute),
+            *inputs,
+            *outputs,
+            *((array.dims, array.type.name) for array in arrays.values()),
+            *((alias, str(v.dtype), v.tobytes()) for alias, v in known.items()),
         )
         if key not in self.inferred:
+            plain = _anonymous(node, inputs, outputs)
             self.inferred[key] = list(self._infer_now(plain, arrays, known))
         return self.inferred[key]
 
@@ -593,6 +590,23 @@ class _Loader:
 
     def _array(self, where: str, number: int, dims: list[int]) -> Array | None:
         return _checked(f"{where}: ", number, dims, self.faults)
+
+
+def _anonymous(
+    node: onnx.NodeProto, inputs: Iterable[str], outputs: Iterable[str]
+) -> onnx.NodeProto:
+    """A copy of a node with other names of values, and without what is its own."""
+    from onnx import NodeProto
+
+    plain = NodeProto()
+    plain.CopyFrom(node)
+    plain.ClearField("name")
+    plain.ClearField("doc_string")
+    del plain.input[:]
+    del plain.output[:]
+    plain.input.extend(inputs)
+    plain.output.extend(outputs)
+    return plain
 
 
 def _checked(where: str, number: int, dims: list[int], faults: list[str]) -> Array | None:

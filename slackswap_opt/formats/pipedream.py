@@ -13,7 +13,6 @@ leaves open is derived in `slackswap_opt.formats.layer_graph`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
 
@@ -31,6 +30,8 @@ _NUMBER = re.compile(r"[0-9]{1,20}(\.[0-9]{0,20})?([eE][+-]?[0-9]{1,2})?")
 _TRACE_NUMBER = re.compile(r"\D*([0-9]{1,15})")
 _IN_PLACE = re.compile(r"\binplace\b(?!\s*=\s*False)")
 _DROPOUT = re.compile(r"Dropout\w*\(\s*(?:p=)?([0-9.]+)|\bdropout=([0-9.]+)")
+_PICK = re.compile(r"-?[0-9]{1,9}")
+_NO_WORD = re.compile(r"\W+")
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 _NS_PER_MS = 10**6
 
@@ -116,7 +117,8 @@ class _Profile:
         return [_layer(name, node) for name, node in self.nodes.items()]
 
     def _node(self, number: int, description: str, figures: str) -> _Node:
-        texts = dict(_pairs(figures))
+        pairs = [figure.partition("=") for figure in figures.split(",")]
+        texts = {name.strip(): text for name, _, text in pairs}
         known = {}
         for name in _FIELDS:
             if name not in texts:
@@ -137,7 +139,8 @@ class _Profile:
         time = scale > 1
         unit, limit = ("ms", MAX_NS) if time else ("bytes", MAX_BYTES)
         exact = Decimal(text) * scale if _NUMBER.fullmatch(text) else Decimal(-1)
-        if exact < 0 or (not time and exact != exact.to_integral_value()):
+        nearest = round(exact)
+        if nearest < 0 or (not time and exact != nearest):
             kind = "a number" if time else "a whole number"
             self.faults.append(
                 f"line {number}: {name} is {shown(text)}, expected {kind} of {unit}, 0 or more"
@@ -148,19 +151,13 @@ class _Profile:
                 f"line {number}: {name} is {shown(text)}, expected at most {limit / scale:g} {unit}"
             )
             return 0
-        return round(exact)
-
-
-def _pairs(figures: str) -> Iterable[tuple[str, str]]:
-    for figure in figures.split(","):
-        name, _, text = figure.partition("=")
-        yield name.strip(), text
+        return nearest
 
 
 def _layer(name: str, node: _Node) -> Layer:
     kind, arguments = _type_and_arguments(node.description)
     trace_number = _TRACE_NUMBER.fullmatch(name)
-    pick = re.fullmatch(r"-?[0-9]{1,9}", arguments.strip())
+    pick = _PICK.fullmatch(arguments.strip()) if kind == "__getitem__" else None
     return Layer(
         name=name,
         kind=kind,
@@ -171,7 +168,7 @@ def _layer(name: str, node: _Node) -> Layer:
         parameter_bytes=node.parameter_bytes,
         in_place=_IN_PLACE.search(arguments) is not None,
         random=_draws(kind, node.description),
-        picks=int(pick[0]) if pick and kind == "__getitem__" else None,
+        picks=int(pick[0]) if pick else None,
         order=(0, int(trace_number[1])) if trace_number else (1, node.line),
     )
 
@@ -179,6 +176,9 @@ def _layer(name: str, node: _Node) -> Layer:
 def _type_and_arguments(description: str) -> tuple[str, str]:
     """`Conv2d(3, 64, kernel_size=(7, 7))` as type and arguments, nested parentheses left out."""
     name, _, rest = description.strip().partition("(")
+    kind = _NO_WORD.sub("_", name.strip())[:80] or "layer"
+    if "(" not in rest:
+        return kind, rest.partition(")")[0]
     depth, arguments = 1, []
     for character in rest:
         depth += (character == "(") - (character == ")")
@@ -186,7 +186,7 @@ def _type_and_arguments(description: str) -> tuple[str, str]:
             arguments.append(character)
         if depth == 0:
             break
-    return re.sub(r"\W+", "_", name.strip())[:80] or "layer", "".join(arguments)
+    return kind, "".join(arguments)
 
 
 def _draws(kind: str, description: str) -> bool:

@@ -179,7 +179,15 @@ def _everything_stays() -> Iterator[None]:
         yield
     finally:
         if searching:
+            _take_as_old()
             gc.enable()
+
+
+def _take_as_old() -> None:
+    """Count what has been made as searched, or the first new object starts a search of it all."""
+    if not gc.get_freeze_count():  # what somebody else has frozen stays so
+        gc.freeze()
+        gc.unfreeze()
 
 
 @contextmanager

@@ -67,9 +67,12 @@ def parse(text: str, lines: Lines | None = None) -> tuple[Any, list[str]]:
             f"it has more than {MAX_CHARACTERS} characters, the most that is read as YAML; "
             "write it as JSON"
         )
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return _Builder(lines).build(yaml.parse(text, Loader=loader))
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+        try:
+            return _Builder(lines).build(iter(loader.get_event, None))
+        finally:
+            loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -98,23 +101,27 @@ class _Builder:
         self.documents = 0
 
     def build(self, events: Iterator[Any]) -> tuple[Any, list[str]]:
+        import yaml
+
         for event in events:
-            kind = type(event).__name__
-            if kind == "ScalarEvent":
+            kind = type(event)
+            if kind is yaml.ScalarEvent:
                 if event.anchor is not None or event.tag is not None:
                     self._refuse_extras(event)
-                plain, _ = event.implicit
-                self._add(self._scalar(event.value, event) if plain else event.value, event)
-            elif kind in ("MappingStartEvent", "SequenceStartEvent"):
-                self._refuse_extras(event)
-                self._enter({} if kind == "MappingStartEvent" else [], event)
-            elif kind in ("MappingEndEvent", "SequenceEndEvent"):
+                value = event.value
+                if event.implicit[0] and value[:1] in _NOT_TEXT:
+                    value = self._scalar(value, event)
+                self._add(value, event)
+            elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
                 self.stack.pop()
-            elif kind == "DocumentStartEvent":
+            elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
+                self._refuse_extras(event)
+                self._enter({} if kind is yaml.MappingStartEvent else [], event)
+            elif kind is yaml.DocumentStartEvent:
                 self.documents += 1
                 if self.documents > 1:
                     raise InputError(f"{_line(event)}a second document begins; give one")
-            elif kind == "AliasEvent":
+            elif kind is yaml.AliasEvent:
                 raise InputError(
                     f"{_line(event)}the alias *{event.anchor[:60]} is not read; write what it "
                     "stands for"
@@ -172,9 +179,7 @@ class _Builder:
         return str(value)
 
     def _scalar(self, text: str, event: Any) -> Any:
-        """What the core schema of YAML 1.2 says that a plain scalar is."""
-        if text[:1] not in _NOT_TEXT:
-            return text
+        """What the core schema of YAML 1.2 says that a plain scalar is that may be no text."""
         if text in _NULL:
             return None
         if text in _TRUE or text in _FALSE:

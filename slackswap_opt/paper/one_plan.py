@@ -83,12 +83,31 @@ def _figure(
     return PaperFigure(name, title, _needs, with_points, draw, caption, about)
 
 
-DECISIONS = _figure(
+def _one_table(
+    name: str,
+    title: str,
+    caption: str,
+    rows: Callable[[Found], list[Any]],
+    draw: Callable[[list[Any]], Figure],
+    about: Callable[[Grid, Tables], str] = _about,
+) -> PaperFigure:
+    """An entry that is drawn from one table, which has its name."""
+    return _figure(
+        name,
+        title,
+        caption,
+        lambda found: {name: rows(found)},
+        lambda tables: draw(tables[name]),
+        about,
+    )
+
+
+DECISIONS = _one_table(
     "decisions",
     "What greedy and ILP do with each saved activation",
     "A row per kind of tensor (with its size), a column per layer.",
-    lambda found: {"decisions": _rows(Decision, found["actions"], PAIR)},
-    lambda tables: figures.decisions(tables["decisions"]),
+    lambda found: _rows(Decision, found["actions"], PAIR),
+    figures.decisions,
 )
 
 TIMELINE = _figure(
@@ -111,41 +130,41 @@ TIMELINE = _figure(
     ),
 )
 
-MEMORY = _figure(
+MEMORY = _one_table(
     "memory",
     "Memory over the step, for each planner",
     "Each planner that has a schedule, on its step's own time; the "
     "dashed line keeps everything. Keep-all does not fit and is shown without the limit; planners "
     "without a plan at this budget are not shown.",
-    lambda found: {"memory": _rows(Memory, found["memory"])},
-    lambda tables: figures.memory(tables["memory"]),
+    lambda found: _rows(Memory, found["memory"]),
+    figures.memory,
 )
 
-PEAKS = _figure(
+PEAKS = _one_table(
     "peaks",
     "Where the bytes are when memory is at its largest",
     "By kind of tensor, at the instant at which each planner's memory first reaches its peak.",
-    lambda found: {"peaks": _rows(Resident, found["peaks"])},
-    lambda tables: figures.peaks(tables["peaks"]),
+    lambda found: _rows(Resident, found["peaks"]),
+    figures.peaks,
 )
 
-RESERVED = _figure(
+RESERVED = _one_table(
     "reserved",
     "Reserved against ideal peak",
     "The largest memory in use, without fragmentation, and what a model of PyTorch's caching "
     "allocator reserves for it over two steps, with segments of a fixed size and with expandable "
     "ones. A bar above the line does not fit the budget; keep-all is shown without it.",
-    lambda found: {"reserved": _rows(Peak, found["reserved"])},
-    lambda tables: figures.reserved(tables["reserved"]),
+    lambda found: _rows(Peak, found["reserved"]),
+    figures.reserved,
 )
 
-JITTER = _figure(
+JITTER = _one_table(
     "jitter",
     "Step time under jitter",
     "Every duration and every copy is multiplied by a factor of its own, lognormal with mean 1; "
     "markers are medians, bars the range from 5 to 95 %. Where trials run out of memory (OOM), "
     "their share is written.",
-    lambda found: {"jitter": _rows(Spread, found["spreads"], JITTERED)},
-    lambda tables: figures.jitter(tables["jitter"]),
+    lambda found: _rows(Spread, found["spreads"], JITTERED),
+    figures.jitter,
     lambda grid, tables: f"{_about(grid, tables)}; {grid.trials} trials of each amount",
 )

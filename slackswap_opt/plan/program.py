@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -157,7 +158,8 @@ def program_with(
         reruns: by operation, the numbers of the blocks that run again just before it, in order
             (see `in_order`).
         fetches: pairs of an operation and a tensor that is to be back for the first of what runs
-            before the operation that reads it, or for the operation itself.
+            before the operation that reads it, or for the operation itself. Those that nothing
+            needs before the tensor is fetched or rebuilt again are left out.
     """
     index = problem.step.index
     writer = _Writer(problem)
@@ -175,7 +177,29 @@ def program_with(
         events = (e for e in touched[tensor] if begins[op] <= e <= end)
         return next((e for e in events if writer.compute[e] not in own), end)
 
-    return program.with_fetches((tensor, needed(op, tensor)) for op, tensor in fetches)
+    asked = [(tensor, needed(op, tensor)) for op, tensor in fetches]
+    return program.with_fetches(_without_idle(problem, program, asked))
+
+
+def _without_idle(
+    problem: Problem, program: Program, fetches: Iterable[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """The fetches after which something reads the tensor before it is provided again."""
+    touched = program.touched(problem)
+    by_tensor: dict[int, set[int]] = defaultdict(set)
+    for tensor, event in fetches:
+        by_tensor[tensor].add(event)
+    kept = []
+    for tensor, events in by_tensor.items():
+        reruns = [rerun for rerun in program.reruns if tensor in rerun.block.outputs]
+        again = sorted([*events, *(rerun.first for rerun in reruns), len(program.compute)])
+        for event in events:
+            following = again[bisect_right(again, event)]
+            reads = needs_after(problem, program, touched, tensor, event - 1)
+            rebuilt = any(rerun.first <= event <= rerun.last for rerun in reruns)
+            if not rebuilt and reads and reads[0] < following:
+                kept.append((tensor, event))
+    return kept
 
 
 def in_order(problem: Problem, numbers: Collection[int]) -> list[int]:

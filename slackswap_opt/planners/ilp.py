@@ -20,7 +20,9 @@ Whatever the solver says or fails to say, the result is the best schedule that t
 from __future__ import annotations
 
 import time
+import warnings
 
+from slackswap_opt.errors import ScheduleError
 from slackswap_opt.formulation.bound import bound
 from slackswap_opt.plan import PlanResult, Problem, Status
 from slackswap_opt.planners.baselines import recompute_all, selective, sqrt_n, swap_all
@@ -47,7 +49,7 @@ RECOMPUTED = 400
 and whole: without queues it is a small model, and its relaxation a strong one."""
 NEAR = (8, 16)
 """How far downstream, in blocks, needs may lie where nothing is swapped: near ones first."""
-FIRST_LOOK = 20
+FIRST_LOOK = 40
 """Relaxations for a better bound before the longer searches, which it may spare."""
 SHARE = 0.5
 """Part of the time that is left which the compact ILP may take, and then the bound; the boundary
@@ -72,7 +74,16 @@ def ilp(problem: Problem, options: IlpOptions | None = None) -> PlanResult:
     search.start(options.starts or tuple(plan(problem) for plan in _HEURISTICS))
     decisions = len(search.decisions)
     plan = _with_swaps if problem.swaps else _without_swaps
-    plan(search, decisions)
+    try:
+        plan(search, decisions)
+    except ScheduleError as error:
+        search.failures.append(f"a proposal is no schedule: {error}")
+        warnings.warn(
+            f"a bug of this package ended the search early ({error}); the plan is the best one "
+            "that was accepted before. Please report it with the step and the budget.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     search.prove()
     return search.result(time.perf_counter() - began)
 

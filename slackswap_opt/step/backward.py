@@ -17,7 +17,7 @@ reads besides gradients (what the framework *saves*) comes from rules; where gra
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -58,6 +58,8 @@ def backward_phase(
 ) -> tuple[list[Operation], list[Tensor]]:
     """The backward operations, in order, and the gradients they pass.
 
+    An operation may name a value twice that it reads; `TrainingStep.build` keeps one.
+
     Args:
         forward: the forward operations in execution order.
         derivatives: by name of the forward operation; those without one are not differentiable.
@@ -85,7 +87,7 @@ class _Walk:
         self.differentiable = {value for op in self.forward for value in op.writes}
         self.gradient: dict[Value, Value] = {}
         self.holders: dict[str, set[Value]] = defaultdict(set)
-        self.made: Counter[Value] = Counter()
+        self.made: dict[Value, int] = {}
         self.operations: list[Operation] = []
         self.tensors: list[Tensor] = []
 
@@ -97,7 +99,7 @@ class _Walk:
 
     def _add_loss(self) -> None:
         used = {value for op in self.forward for value in op.reads}
-        ends = [op for op in self.forward if not used.intersection(op.writes)]
+        ends = [op for op in self.forward if used.isdisjoint(op.writes)]
         outputs = [value for op in ends for value in op.writes]
         if not outputs:
             return
@@ -116,11 +118,12 @@ class _Walk:
 
     def _add_backward_of(self, op: Operation) -> None:
         derivative = self.derivatives[op.name]
-        reads = [self.gradient[value] for value in op.writes if value in self.gradient]
+        reads = [found for value in op.writes if (found := self.gradient.get(value))]
         reads += derivative.saved
         writes: list[Value] = []
         targets = [value for value in op.reads if value in self.differentiable]
-        targets.sort(key=lambda value: value in self.gradient)  # read before it is overwritten
+        if len(targets) > 1:  # what has a gradient last: it is read before it is overwritten
+            targets.sort(key=self.gradient.__contains__)
         for target in targets:
             self._hand_on(op, target, reads, writes)
         for value in op.writes:
@@ -131,7 +134,7 @@ class _Walk:
                     name=derivative.name,
                     phase=Phase.BACKWARD,
                     duration_ns=derivative.duration_ns,
-                    reads=tuple(dict.fromkeys(reads)),
+                    reads=tuple(reads),
                     writes=tuple(writes),
                     layer=op.layer,
                 )
@@ -174,8 +177,8 @@ class _Walk:
             self.holders[gradient.tensor].add(value)
 
     def _new_gradient(self, value: Value) -> Value:
-        self.made[value] += 1
-        number = self.made[value]
+        number = self.made.get(value, 0) + 1
+        self.made[value] = number
         name = self.gradient_name(value) + (f".{number}" if number > 1 else "")
         self.tensors.append(Tensor.of(name, self.sizes[value.tensor]))
         return Value(name)

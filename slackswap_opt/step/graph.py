@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -67,15 +68,16 @@ class TrainingStep:
             raise InputError(*faults)
         ops = _resolve_aliases(ops, storages)
         by_name = {t.name: t for t in storages}
-        faults = list(_value_faults(ops, by_name)) or list(_sample_faults(ops, by_name))
+        runs = _runs_as_given(ops, by_name)
+        faults = [] if runs else list(_value_faults(ops, by_name))
+        faults = faults or list(_sample_faults(ops, by_name))
         if faults:
             raise InputError(*faults)
-        ordered = _execution_order(ops)
-        first_write = {
-            value.tensor: position
-            for position, op in reversed(list(enumerate(ordered)))
-            for value in op.writes
-        }
+        ordered = ops if runs else _execution_order(ops)
+        first_write: dict[str, int] = {}
+        for position, op in enumerate(ordered):
+            for value in op.writes:
+                first_write.setdefault(value.tensor, position)
         never = len(ordered)
         storages.sort(key=lambda t: first_write.get(t.name, never))
         return cls(name, tuple(ordered), tuple(storages), tuple(notes))
@@ -136,6 +138,8 @@ class TrainingStep:
 
 def _refuse_other_types(ops: Sequence[object], tensors: Sequence[object]) -> None:
     """For those who build steps without a type checker."""
+    if _types_hold(ops, tensors):
+        return
     faults = [
         f"{tensor!r:.80} is no Tensor; write Tensor.of(name, bytes)"
         for tensor in tensors
@@ -156,14 +160,23 @@ def _refuse_other_types(ops: Sequence[object], tensors: Sequence[object]) -> Non
         raise InputError(*faults)
 
 
+def _types_hold(ops: Sequence[Any], tensors: Sequence[object]) -> bool:
+    """Whether all is of just the types it should be; those derived from them are looked at."""
+    if not ({Tensor}.issuperset(map(type, tensors)) and {Operation}.issuperset(map(type, ops))):
+        return False
+    reads, writes, phases = (map(attrgetter(name), ops) for name in ("reads", "writes", "phase"))
+    values = chain(chain.from_iterable(reads), chain.from_iterable(writes))
+    return {Phase}.issuperset(map(type, phases)) and {Value}.issuperset(map(type, values))
+
+
 def _name_faults(ops: Sequence[Operation], tensors: Sequence[Tensor]) -> Iterator[str]:
     if not ops:
         yield "the step has no operations; add at least one"
-    for name, count in Counter(op.name for op in ops).items():
+    for name, count in Counter([op.name for op in ops]).items():
         if count > 1:
             yield f"operation {name!r} is defined {count} times; give each a name of its own"
-    names = Counter(t.name for t in tensors)
-    names.update(alias for t in tensors for alias in t.aliases)
+    names = Counter([t.name for t in tensors])
+    names.update([alias for t in tensors for alias in t.aliases])
     for name, count in names.items():
         if count > 1:
             yield f"tensor or alias {name!r} is defined {count} times; names must be unique"
@@ -191,18 +204,43 @@ def _resolve_aliases(ops: Sequence[Operation], tensors: Sequence[Tensor]) -> lis
     """Operations that name storages, each value once."""
     storage_of = {alias: t.name for t in tensors for alias in t.aliases}
 
+    def storages(value: Value) -> Value:
+        storage = storage_of.get(value.tensor)
+        return value if storage is None else Value(storage, value.version)
+
     def resolved(values: tuple[Value, ...]) -> tuple[Value, ...]:
-        if storage_of:
-            values = tuple(Value(storage_of.get(v.tensor, v.tensor), v.version) for v in values)
-        return values if len(values) < 2 else tuple(dict.fromkeys(values))
+        return tuple(dict.fromkeys(map(storages, values) if storage_of else values))
 
     def with_storages(op: Operation) -> Operation:
+        if not storage_of and len(op.reads) < 2 and len(op.writes) < 2:
+            return op
         reads, writes = resolved(op.reads), resolved(op.writes)
         if reads == op.reads and writes == op.writes:
             return op
         return replace(op, reads=reads, writes=writes)
 
     return [with_storages(op) for op in ops]
+
+
+def _runs_as_given(ops: Sequence[Operation], tensors: dict[str, Tensor]) -> bool:
+    """Whether the order given respects every dependency, and no value has a fault.
+
+    The one look that most steps need; what is wrong with the others is looked for after it.
+    """
+    static = {name for name, tensor in tensors.items() if tensor.static}
+    current: dict[str, int] = {}
+    for op in ops:
+        for value in op.reads:
+            if current.get(value.tensor) != value.version and value.tensor not in static:
+                return False
+        for value in op.writes:
+            name, version = value.tensor, value.version
+            if version != current.get(name, -1) + 1 or name not in tensors or name in static:
+                return False
+            if version and Value(name, version - 1) not in op.reads:
+                return False
+            current[name] = version
+    return True
 
 
 def _value_faults(ops: Sequence[Operation], tensors: dict[str, Tensor]) -> Iterator[str]:
@@ -292,8 +330,7 @@ def _dependency_graph(ops: Sequence[Operation]) -> nx.DiGraph[Any]:
 
 
 def _execution_order(ops: Sequence[Operation]) -> list[Operation]:
-    if _order_holds(ops):
-        return list(ops)
+    """The topological order that always takes the earliest given operation that is ready."""
     graph = _dependency_graph(ops)
     given = {op.name: position for position, op in enumerate(ops)}
     try:
@@ -303,16 +340,3 @@ def _execution_order(ops: Sequence[Operation]) -> list[Operation]:
         cycle = " -> ".join([edge[0] for edge in edges] + [edges[0][0]])
         raise InputError(f"the operations form a cycle: {cycle}; remove one dependency") from None
     return [ops[given[name]] for name in names]
-
-
-def _order_holds(ops: Sequence[Operation]) -> bool:
-    """Whether each read finds the version it needs, as long steps do in most files."""
-    written = {value.tensor for op in ops for value in op.writes}
-    current: dict[str, int] = {}
-    for op in ops:
-        for value in op.reads:
-            if value.tensor in written and current.get(value.tensor) != value.version:
-                return False
-        for value in op.writes:
-            current[value.tensor] = value.version
-    return True

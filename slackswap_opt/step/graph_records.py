@@ -32,15 +32,15 @@ from slackswap_opt.step.model import Operation, Phase, Tensor, Value
 NS_PER_UNIT = {"duration_ns": 1, "duration_us": 10**3, "duration_ms": 10**6, "duration_s": 10**9}
 """The attributes that may give a duration, and the nanoseconds of their unit."""
 
-OPERATION_FIELDS = (
+OPERATION_FIELDS = frozenset({
     "role", "name", "phase", *NS_PER_UNIT, "size_bytes", "parameter_bytes", "workspace_bytes",
     "layer", "recomputable", "random", "per_sample",
-)  # fmt: skip
-TENSOR_FIELDS = (
+})  # fmt: skip
+TENSOR_FIELDS = frozenset({
     "role", "name", "size_bytes", "transfer_bytes", "static", "aliases", "samples", "storage",
     "version",
-)  # fmt: skip
-EDGE_FIELDS = ("tensor", "size_bytes", "position")
+})  # fmt: skip
+EDGE_FIELDS = frozenset({"tensor", "size_bytes", "position"})
 LISTS = ("aliases", "notes")
 """Attributes that hold several texts."""
 FLAGS = ("static", "recomputable", "random", "per_sample")
@@ -54,7 +54,7 @@ _SYNONYMS = {
     "duration_us": ("duration", "time", "latency", "cost", "runtime", "weight", "compute_time"),
     "phase": ("type", "pass", "stage"),
 }
-_PHASES = tuple(Phase)
+_PHASES = {phase.value: phase for phase in Phase}
 _SHOWN = 60
 _MOST_HINTS = 20
 _MOST_TO_COMPARE = 2000
@@ -115,12 +115,13 @@ def step_of(
 
 @dataclass(slots=True)
 class _Made:
-    """An operation and the outputs that its edges give it."""
+    """An operation and the outputs that its edges give it; `fields` are those edges do not."""
 
     node: Node
-    operation: Operation
-    size_bytes: int | None
-    parameter_bytes: int
+    name: str
+    fields: dict[str, Any]
+    size_bytes: int | None = 0
+    parameter_bytes: int = 0
     outputs: dict[str, int | None] = field(default_factory=dict)
     reads: list[tuple[float, Value]] = field(default_factory=list)
     writes: list[tuple[float, Value]] = field(default_factory=list)
@@ -138,7 +139,7 @@ class _Reader:
         self.tensors: list[Tensor] = []
 
     def read(self, name: str, notes: Sequence[str]) -> TrainingStep:
-        for key, count in Counter(node.key for node in self.nodes).items():
+        for key, count in Counter([node.key for node in self.nodes]).items():
             if count > 1:
                 self.faults.append(f"{count} nodes have the id {brief(key)}; ids must be unique")
         for node in self.nodes:
@@ -168,7 +169,7 @@ class _Reader:
                 f"{node.where} has no attributes; add its duration, or mend the edge that should "
                 "name another node"
             )
-            self.made[node.key] = _Made(node, Operation(str(node.key), Phase.FORWARD, 0), 0, 0)
+            self.made[node.key] = _Made(node, str(node.key), {})
         elif role == "operation":
             self._add_operation(node)
         elif role == "tensor":
@@ -181,28 +182,28 @@ class _Reader:
     def _add_operation(self, node: Node) -> None:
         self._look_for_slips(node, OPERATION_FIELDS)
         name = self._name(node)
-        phase = node.attributes.get("phase", Phase.FORWARD)
-        if phase not in _PHASES:
-            close = difflib.get_close_matches(str(phase)[:100].lower(), tuple(Phase), n=1)
+        given = node.attributes.get("phase", Phase.FORWARD)
+        phase = _PHASES.get(given) if isinstance(given, str) else None
+        if phase is None:
+            close = difflib.get_close_matches(str(given)[:100].lower(), tuple(Phase), n=1)
             hint = f"; did you mean {brief(close[0])}?" if close else ""
             self.faults.append(
-                f"{node.where}: phase is {brief(phase)}, expected forward, backward or "
+                f"{node.where}: phase is {brief(given)}, expected forward, backward or "
                 f"optimizer{hint}"
             )
-            phase = Phase.FORWARD
-        operation = Operation(
-            name=name,
-            phase=Phase(phase),
-            duration_ns=self._duration_ns(node),
-            workspace_bytes=self._whole(node, "workspace_bytes") or 0,
-            layer=self._text(node, "layer"),
-            recomputable=self._flag(node, "recomputable", default=True),
-            random=self._flag(node, "random", default=False),
-            per_sample=self._flag(node, "per_sample", default=False),
-        )
+        fields = {
+            "phase": phase,
+            "duration_ns": self._duration_ns(node),
+            "workspace_bytes": self._whole(node, "workspace_bytes") or 0,
+            "layer": self._text(node, "layer"),
+            "recomputable": self._flag(node, "recomputable", default=True),
+            "random": self._flag(node, "random", default=False),
+            "per_sample": self._flag(node, "per_sample", default=False),
+        }
         self.made[node.key] = _Made(
             node,
-            operation,
+            name,
+            fields,
             self._whole(node, "size_bytes"),
             self._whole(node, "parameter_bytes") or 0,
         )
@@ -222,22 +223,24 @@ class _Reader:
         if "size_bytes" not in node.attributes:
             self.faults.append(f"{node.where}: {self._missing_size(node.attributes)}")
         given = self._whole(node, "transfer_bytes")
-        aliases = node.attributes.get("aliases", ())
-        if not (isinstance(aliases, list | tuple) and all(isinstance(a, str) for a in aliases)):
-            self.faults.append(
-                f"{node.where}: aliases is {brief(aliases)}, expected names in a list"
-            )
-            aliases = ()
+        aliases = self._aliases(node) if "aliases" in node.attributes else ()
         tensor = Tensor(
             self._name(node),
             size or 0,
             (size or 0) if given is None else given,
             self._flag(node, "static", default=False),
-            tuple(aliases),
+            aliases,
             self._whole(node, "samples") or 0,
         )
         self.tensors.append(tensor)
         self.values[node.key] = Value(tensor.name)
+
+    def _aliases(self, node: Node) -> tuple[str, ...]:
+        given = node.attributes["aliases"]
+        if isinstance(given, list | tuple) and all(isinstance(name, str) for name in given):
+            return tuple(given)
+        self.faults.append(f"{node.where}: aliases is {brief(given)}, expected names in a list")
+        return ()
 
     def _check_storages(self) -> None:
         known = {tensor.name for tensor in self.tensors}
@@ -253,16 +256,11 @@ class _Reader:
 
     def _add_edge(self, edge: Edge) -> None:
         self._look_for_slips(edge, EDGE_FIELDS)
-        ends = []
-        for key in (edge.source, edge.target):
-            made, value = self.made.get(key), self.values.get(key)
-            if made is None and value is None:
-                self.faults.append(f"{edge.where}: there is no node {brief(key)}{self._close(key)}")
-            ends.append((made, value))
+        writer, read = self._end(edge, edge.source)
+        reader, written = self._end(edge, edge.target)
         position = self._whole(edge, "position")
         at = math.inf if position is None else position
         size = self._whole(edge, "size_bytes")
-        (writer, read), (reader, written) = ends
         if read and written:
             self.faults.append(
                 f"{edge.where}: both ends are tensors; an edge joins an operation and what it "
@@ -274,13 +272,20 @@ class _Reader:
             reader.reads.append((at, read))
         elif writer and reader:
             self._add_output(edge, writer, size)
-            name = edge.attributes.get("tensor", writer.operation.name)
+            name = edge.attributes.get("tensor", writer.name)
             if isinstance(name, str):
                 reader.reads.append((at, Value(name)))
 
+    def _end(self, edge: Edge, key: Hashable) -> tuple[_Made | None, Value | None]:
+        """The operation or the tensor at an end of an edge."""
+        made, value = self.made.get(key), self.values.get(key)
+        if made is None and value is None:
+            self.faults.append(f"{edge.where}: there is no node {brief(key)}{self._close(key)}")
+        return made, value
+
     def _add_output(self, edge: Edge, writer: _Made, size: int | None) -> None:
         """The output that an edge between operations stands for."""
-        name = edge.attributes.get("tensor", writer.operation.name)
+        name = edge.attributes.get("tensor", writer.name)
         if not isinstance(name, str) or not name:
             self.faults.append(f"{edge.where}: tensor is {brief(name)}, expected a name")
             return
@@ -300,7 +305,7 @@ class _Reader:
 
     def _add_outputs(self, made: _Made) -> None:
         """Sizes of the outputs that no tensor node stands for."""
-        name, node = made.operation.name, made.node
+        name, node = made.name, made.node
         if made.size_bytes is not None:
             if made.outputs.setdefault(name, made.size_bytes) not in (None, made.size_bytes):
                 self.faults.append(
@@ -324,18 +329,16 @@ class _Reader:
             self.tensors.append(Tensor.of(f"{name}.weight", made.parameter_bytes, static=True))
 
     def _finished(self, made: _Made) -> Operation:
-        op = made.operation
         for group in (made.writes, made.reads):
             if len(group) > 1:
                 group.sort(key=operator.itemgetter(0))
-        written = [value for _, value in made.writes]
         reads = [value for _, value in made.reads]
-        reads += [Value(f"{op.name}.weight")] if made.parameter_bytes else []
-        return Operation(
-            op.name, op.phase, op.duration_ns, tuple(dict.fromkeys(reads)),
-            tuple(dict.fromkeys([*written, *map(Value, made.outputs)])), op.workspace_bytes,
-            op.layer, op.recomputable, op.random, op.per_sample,
-        )  # fmt: skip
+        writes = [value for _, value in made.writes]
+        if made.parameter_bytes:
+            reads.append(Value(f"{made.name}.weight"))
+        if made.outputs:
+            writes += map(Value, made.outputs)
+        return Operation(made.name, reads=tuple(reads), writes=tuple(writes), **made.fields)
 
     # Attributes
 
@@ -421,8 +424,10 @@ class _Reader:
             f"if {other!r} is it, in bytes, call it size_bytes" if other else "add it"
         )
 
-    def _look_for_slips(self, owner: Node | Edge, known: tuple[str, ...]) -> None:
+    def _look_for_slips(self, owner: Node | Edge, known: frozenset[str]) -> None:
         """Attributes that are none of ours: a slip of the pen is a fault, others are counted."""
+        if known.issuperset(owner.attributes):
+            return
         for name in owner.attributes:
             if name in known:
                 continue
@@ -450,7 +455,7 @@ class _Reader:
 
 
 @functools.lru_cache(maxsize=1000)
-def _slip(name: str, known: tuple[str, ...]) -> str:
+def _slip(name: str, known: frozenset[str]) -> str:
     """The attribute that a name is close to; none, for most."""
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.8)), "")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from slackswap_opt.plan import Action, Schedule, actions_of
 from slackswap_opt.step import TrainingStep, liveness
 
-NO_LAYER = "(no layer)"
+NO_LAYER = "(without a layer)"
 """What stands for the label of operations without one."""
 _NUMBER = re.compile(r"\d+")
 

@@ -13,6 +13,7 @@ from slackswap_opt.step import Phase, TrainingStep, find_repeats
 from slackswap_opt.study.account import NO_LAYER, layer_kind
 from slackswap_opt.study.smallest import LowerLimit, lower_limit
 from slackswap_opt.study.swap_value import SwapValue, swap_value
+from slackswap_opt.study.unread import Unread, unread
 
 LARGEST = 10
 MOST_CRITICAL = 5
@@ -124,6 +125,7 @@ class Inspection:
         layers: by kind, in order of appearance.
         repeats: the repeated blocks that matter most, found in the operations, in order.
         largest: the largest tensors that are not static.
+        unread: the tensors that no operation reads.
         notes: of the step.
     """
 
@@ -152,6 +154,7 @@ class Inspection:
     layers: tuple[LayerFacts, ...]
     repeats: tuple[RepeatFacts, ...]
     largest: tuple[TensorFacts, ...]
+    unread: Unread
     notes: tuple[str, ...]
 
 
@@ -195,6 +198,7 @@ def inspect(problem: Problem) -> Inspection:
         layers=_layers(problem),
         repeats=_repeats(problem.step),
         largest=_largest(problem),
+        unread=unread(problem),
         notes=step.notes,
     )
 
@@ -258,7 +262,10 @@ def _repeats(step: TrainingStep) -> tuple[RepeatFacts, ...]:
 
 
 def _critical(problem: Problem) -> list[CriticalLayer]:
-    """Layers whose saved bytes take longer on the link than their forward operations run."""
+    """Layers whose saved bytes take longer on the link than their forward operations run.
+
+    The latest first; equally late ones in the order of the step.
+    """
     step, live = problem.step, problem.liveness
     index = step.index
     rate = problem.machine.link.rates().d2h
@@ -279,7 +286,7 @@ def _critical(problem: Problem) -> list[CriticalLayer]:
         for layer, size in saved.items()
         if size * 1000 > forward_ns[layer] * rate
     ]
-    return sorted(found, key=lambda layer: (-layer.late_ns, layer.layer))
+    return sorted(found, key=lambda layer: -layer.late_ns)
 
 
 def _largest(problem: Problem) -> tuple[TensorFacts, ...]:
