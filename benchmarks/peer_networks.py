@@ -23,6 +23,7 @@ from benchmarks.peers_networks import NETWORKS
 from benchmarks.peers_replay import ReplayError, replay
 from slackswap_opt import IlpOptions, Problem, bound, ilp
 from slackswap_opt.planners import HEURISTICS
+from slackswap_opt.step import working_set_bytes
 
 BUDGETS = ("80%", "60%", "50%", "40%", "30%")
 PAGE = ROOT / "docs/peers.md"
@@ -37,7 +38,7 @@ class Row:
         operations: how many it has.
         budget: as a share of the peak without a limit.
         ideal: the step without a limit.
-        bound: no plan takes less.
+        bound: no plan takes less; None where an operation alone needs more than the budget.
         heuristic: the best heuristic's step.
         ours: the ILP planner's step.
         repeats: most executions of one operation.
@@ -49,7 +50,7 @@ class Row:
     operations: int
     budget: str
     ideal: Fraction
-    bound: Fraction
+    bound: Fraction | None
     heuristic: Fraction | None
     ours: Fraction | None
     repeats: int
@@ -90,7 +91,9 @@ def solve(name: str, instance: Instance, share: str, seconds: float, solver: str
                 fault = "the replay costs or needs more than the planner says"
     if heuristic is not None and (ours is None or ours > heuristic):
         fault = "a heuristic is better"
-    ideal, lowest = units(problem.ideal_step_ns), units(limit.step_ns)
+    ideal = units(problem.ideal_step_ns)
+    fits = problem.budget_bytes >= int(working_set_bytes(problem.step).max())
+    lowest = units(limit.step_ns) if fits else None
     return Row(
         name, len(instance.ops), share, ideal, lowest, heuristic, ours, repeats, took, fault
     )  # fmt: skip
@@ -108,10 +111,11 @@ def _cells(row: Row) -> Iterator[str]:
     yield row.network
     yield str(row.operations)
     yield row.budget
-    yield _over(row.bound, row.ideal)
+    yield "nothing fits" if row.bound is None else _over(row.bound, row.ideal)
     yield _over(row.heuristic, row.ideal)
     yield _over(row.ours, row.ideal)
-    yield "-" if row.ours is None else f"{float(1 - row.bound / row.ours):.2%}"
+    both = row.bound is not None and row.ours is not None
+    yield f"{float(1 - row.bound / row.ours):.2%}" if both else "-"
     yield str(row.repeats)
 
 

@@ -405,4 +405,4 @@ def test_the_table_of_networks_has_a_row_per_budget(monkeypatch, capsys):
     )
     first, second = capsys.readouterr().out.splitlines()
     assert first.split()[:3] == ["skip", str(len(skip_of(2).ops)), "90%"]
-    assert second.split()[4:6] == ["none", "none"]
+    assert second.split()[3:7] == ["nothing", "fits", "none", "none"]
