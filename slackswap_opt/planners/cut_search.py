@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 
@@ -9,7 +10,6 @@ from slackswap_opt.formulation.cut_plan import CutPlanner, LearnedRow, narrow_te
 from slackswap_opt.plan import Action, Problem
 from slackswap_opt.planners.realize import Realized
 from slackswap_opt.planners.search import (
-    LESSONS,
     PATIENCE,
     Search,
     complete,
@@ -19,6 +19,9 @@ from slackswap_opt.planners.search import (
 
 SPACINGS = (None, 16, 48, 8, 96)
 """Distances of narrow places, in operations, in the order in which they are tried; None: none."""
+LESSONS = (5, 12)
+"""Plans in a row that may run out of memory before the next distance is tried: few at first, as
+what was learned serves them all, and then more."""
 
 
 def cut_search(search: Search, rounds: int | None = None) -> None:
@@ -31,9 +34,10 @@ def cut_search(search: Search, rounds: int | None = None) -> None:
     problem = search.problem
     cut = search.bound.cut if search.bound.cut >= 0 else problem.liveness.peak_operation
     learned: list[LearnedRow] = []
-    for number, spacing in enumerate(SPACINGS[:rounds]):
+    tries = itertools.product(LESSONS, SPACINGS)
+    for number, (lessons, spacing) in enumerate(itertools.islice(tries, rounds)):
         narrow = narrow_tensors(problem, spacing) if spacing else set()
-        _descend(search, cut, narrow, learned, random.Random(number))
+        _descend(search, cut, narrow, learned, lessons, random.Random(number))
         if search.done():
             return
 
@@ -43,19 +47,22 @@ def _descend(
     cut: int,
     narrow: set[int],
     learned: list[LearnedRow],
+    lessons: int,
     chance: random.Random,
 ) -> None:
     """Solve, simulate, tighten; then open one neighbourhood after another."""
-    lessons = idle = 0
+    idle = 0
     planner = CutPlanner(search.problem, cut, narrow, learned)
     values = round_relaxation(search, planner.model, planner.choices)
     while values is not None and not search.done() and idle < PATIENCE:
         before = search.best_ns
         realized = search.judge(planner.plan(values))
         row = _lesson(search.problem, realized) if realized else None
-        if row is not None and lessons < LESSONS:
-            lessons += 1
+        if row is not None:
             learned.append(row)
+            lessons -= 1
+            if not lessons:
+                return
             planner = CutPlanner(search.problem, cut, narrow, learned)
             values = round_relaxation(search, planner.model, planner.choices)
             continue
