@@ -37,7 +37,7 @@ def bound(
 
     No schedule in this operation order is faster under this budget and link. The
     solver's multipliers are checked in exact arithmetic. With --nodes the proof goes
-    on by branching on what is kept, swapped and rebuilt.
+    on: at other cuts, and by branching on what is kept, swapped and rebuilt.
     """
     import dataclasses
 
@@ -69,7 +69,7 @@ def bound(
         report(f"{step.name}: bound")
         limit = bound_of(problem, solver=settings.solver)
         if nodes:
-            report(f"{step.name}: branching")
+            report(f"{step.name}: more relaxations")
             prover = Prover(problem, limit, settings.solver)
             limit = prover.run(seconds=settings.seconds, nodes=nodes)
         binding = limits_at(problem, limit.cut, solver=settings.solver) if limit.cut >= 0 else ()
@@ -106,7 +106,7 @@ def bound(
             "best possible": f"{show.percent_up(ratio(ideal, limit.step_ns))} of the throughput",
             "where": f"memory at the start of {cut}" if cut else "the ideal step: no limit is met",
             **({"binds": _words(binding)} if binding else {}),
-            **({"branching": _branching(limit)} if limit.nodes else {}),
+            **({"more proof": _more(limit)} if limit.nodes else {}),
             "solver": f"{limit.solver or 'none needed'}; its multipliers verified in exact "
             f"arithmetic, {show.number(limit.seconds)} s",
             **({"device memory": line(divided)} if divided else {}),
@@ -115,7 +115,7 @@ def bound(
     return Exit.DONE
 
 
-def _branching(limit: Bound) -> str:
+def _more(limit: Bound) -> str:
     stopped = "; stopped by the clock" if limit.timed_out else ""
     return f"{limit.nodes} relaxations, each verified{stopped}"
 

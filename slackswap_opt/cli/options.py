@@ -62,10 +62,10 @@ TimeLimit = Annotated[
 ]
 Solver = Annotated[str, typer.Option("--solver", metavar="cbc|highs", help="LP and ILP solver.")]
 Nodes = Annotated[
-    int, typer.Option("--nodes", min=0, help="Relaxations to solve while branching for a proof.")
+    int, typer.Option("--nodes", min=0, help="Relaxations to solve for a better proof.")
 ]
 ProofLimit = Annotated[
-    float, typer.Option("--time-limit", metavar="SECONDS", help="For branching.")
+    float, typer.Option("--time-limit", metavar="SECONDS", help="For a better proof.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file.")]

@@ -23,7 +23,7 @@ from slackswap_opt.plan.problem import Problem
 from slackswap_opt.step import working_set_bytes
 
 NODES = 2000
-"""Relaxations that branching solves at most, unless told otherwise."""
+"""Relaxations that a prover solves at most, unless told otherwise."""
 PATIENCE = 40
 """Relaxations between two looks at whether what is enough is within reach."""
 CUTS = 20
@@ -39,8 +39,8 @@ class Bound:
         cut: the operation at whose start the limit was found; -1 where it is the ideal step.
         solver: name and version of the solver whose multipliers were verified.
         seconds: wall time.
-        nodes: relaxations that were solved while branching; 0 where that was not tried.
-        timed_out: whether the clock ended the branching, so that another run may prove more or
+        nodes: relaxations that a prover solved, at other cuts and while branching; 0 without one.
+        timed_out: whether the clock ended the prover, so that another run may prove more or
             less.
     """
 
