@@ -26,6 +26,7 @@ from benchmarks.results_tables import (
     PROFILE,
     Result,
     full_table,
+    limits,
     origin,
     reading,
     shown_table,
@@ -40,7 +41,7 @@ from slackswap_opt.study import Settings, rows_of, sweep
 from slackswap_opt.workloads import build_step, load_workload
 
 WORKLOADS = ("bert-large", "bert-large-eager", "gpt2-xl", "llama-7b")
-BUDGETS = (100, 80, 60, 50, 40, 30, 20)
+BUDGETS = (100, 80, 60, 50, 40, 30, 20, 10)
 SHOWN = 50
 """The budget, in percent of the ideal peak, of the README's table."""
 
@@ -126,6 +127,7 @@ def main() -> int:
         page = ROOT / "docs/results.md"
         rewrite(page, "results", f"{origin(found, machine, asked.seconds)}\n\n{full_table(found)}")
         rewrite(page, "reading", reading(found))
+        rewrite(page, "limits", limits(found))
     return 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.command import table_lines
 from slackswap_opt.machine import Machine
 from slackswap_opt.planners import PLANNERS
-from slackswap_opt.study import Cell, Row
+from slackswap_opt.study import Cell, Row, lower_limit
 
 PROFILE = "graphs/pipedream_resnet50.txt"
 """A measured profile, in the folder that SLACKSWAP_DATA names."""
@@ -23,6 +23,10 @@ COLUMNS = ("recompute-all", "sqrt-n", "swap-all", "capuchin", "greedy", "on-dema
 NONE = "-"
 """What a cell says where there is no plan."""
 OTHERS = tuple(name for name in PLANNERS if name != BEST)
+TIGHT = 20
+"""Budgets up to this many percent are told with what limits the plan."""
+PROVEN = 0.001
+"""Certified gap up to which the bound is said to be reached."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,32 @@ def reading(found: Sequence[Result]) -> str:
         rows.append([name, *("-" if v is None else f"{v:.2f}" for v in values)])
     heads = ["step", *(f"{percent} %" for percent in percents)]
     return "\n".join([*lines, *table_lines(heads, rows)])
+
+
+def limits(found: Sequence[Result]) -> str:
+    """What keeps plans from more at tight budgets: the bound, or what is open beside it."""
+    rows = [
+        [result.workload, result.percent, _percent(result.rows[BEST].certified_gap), _limit(result)]
+        for result in found
+        if result.percent <= TIGHT
+    ]
+    return "\n".join(table_lines(("step", "budget %", "gap", "what limits it"), rows))
+
+
+def _limit(result: Result) -> str:
+    least, row = lower_limit(result.cell.problem.step), result.rows[BEST]
+    if result.cell.problem.budget_bytes < least.budget_bytes:
+        percent = 100 * least.budget_bytes / result.cell.problem.liveness.ideal_peak_bytes
+        return f"nothing fits: {least.operation} alone needs {percent:.2f} % of the peak"
+    if row.certified_gap is None:
+        return "open: no plan was found, and none is proven impossible"
+    cut = result.cell.bound.cut
+    if cut < 0:
+        return "nothing: all is hidden" if row.certified_gap <= PROVEN else "open: plan or bound"
+    where = f"memory at {result.cell.problem.step.operations[cut].name}"
+    if row.certified_gap <= PROVEN:
+        return f"the bound, reached within {100 * PROVEN:g} %: {where}"
+    return f"open: the plan or the bound, which is that of {where}"
 
 
 def _advantage(what: str, found: Sequence[Result], planners: Sequence[str]) -> str:

@@ -93,6 +93,26 @@ def test_sentences_say_what_the_rows_say(found: list[tables.Result]) -> None:
     assert body[2] == ["tiny-mlp", "20.00", "-"]
 
 
+def test_at_tight_budgets_it_is_told_what_limits_the_plan(found: list[tables.Result]) -> None:
+    whole, tight, tightest = found
+    assert tables.limits([tight]).count("\n") == 1  # head and rule alone
+    (row,) = rows(tables.limits([tightest]))[2:]
+    assert row[:3] == ["tiny-mlp", "10", "-"]
+    assert row[3].startswith("nothing fits: ")
+    best, cell = whole.rows[tables.BEST], whole.cell
+    met = replace(cell, bound=replace(cell.bound, cut=0))
+    for at, gap, words in (
+        (met, 0.0005, "the bound, reached within 0.1 %: memory at "),
+        (met, 0.02, "open: the plan or the bound, which is that of memory at "),
+        (met, None, "open: no plan was found"),
+        (cell, 0.0005, "nothing: all is hidden"),
+        (cell, 0.02, "open: plan or bound"),
+    ):
+        changed = {**whole.rows, tables.BEST: replace(best, certified_gap=gap)}
+        told = replace(whole, percent=20, cell=at, rows=changed)
+        assert rows(tables.limits([told]))[2][3].startswith(words)
+
+
 def test_the_origin_names_machine_solver_and_limits(
     found: list[tables.Result], machine: Machine
 ) -> None:
