@@ -23,6 +23,8 @@ LEFT_OUT = ("tiny-mlp",)
 MEASURED = {
     "resnet50-pipedream": "graphs/pipedream_resnet50.txt",
     "gnmt-pipedream": "graphs/pipedream_gnmt.txt",
+    "resnet50-dnnpart": "graphs/dnnpart_resnet50_training.json",
+    "bert24-dnnpart": "graphs/dnnpart_bert24_training.json",
     "resnet50-onnx": "graphs/onnx_light_resnet50.onnx",
     "resnet50-kineto": "traces/01_kineto_resnet50_v100_train.pt.trace.json.gz",
 }

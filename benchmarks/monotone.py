@@ -2,9 +2,9 @@
 
     python -m benchmarks.monotone [--write] [--json] [--seconds 3] [--jobs 2] [--journal FILE]
 
-For every shipped workload (cut to a few layers, `--layers`), every shipped graph and every measured
-profile that there is (see `benchmarks.grids`): budgets evenly spaced from the smallest that is not
-proven to be too small up to the peak of the step without a limit. The run fails if, as the budget
+For every shipped workload (with all its layers unless `--layers` says otherwise), every shipped
+graph and every measured profile that there is (see `benchmarks.grids`): budgets evenly spaced from
+the smallest that is not proven to be too small up to the peak of the step without a limit. The run fails if, as the budget
 grows, the step of any planner gets longer, a plan that was found is lost, or the bound rises; or if
 the ILP loses anything with the full peak.
 
@@ -33,7 +33,6 @@ from slackswap_opt.workloads.describe import Workload
 BUDGETS = 40
 GAP = 0.005
 """Certified gap at which the ILP stops: what is checked does not depend on it."""
-LAYERS = 4
 MARKS = "▁▂▃▄▅▆▇█"
 """Heights of a curve in text, from no overhead to the largest one shown."""
 QUARTERS = 5
@@ -173,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run, check, print, write."""
     parser = parser_of(__doc__, seconds=3.0, machine=True, json=True, write="update docs/gains.md")
     add_grid_options(parser, workload_names())
-    parser.add_argument("--layers", type=int, default=LAYERS, help="of the workloads")
+    parser.add_argument("--layers", type=int, help="of the workloads (default: as they are)")
     parser.add_argument("--budgets", type=int, default=BUDGETS, help="how many")
     asked = parser.parse_args(arguments)
     if asked.budgets < 2:
@@ -199,9 +198,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def shortened(source: Source, layers: int) -> Source:
-    """A workload with so many layers, a step as it is."""
-    if not isinstance(source.step, Workload):
+def shortened(source: Source, layers: int | None) -> Source:
+    """A workload with so many layers, or with all; a step as it is."""
+    if layers is None or not isinstance(source.step, Workload):
         return source
     name = f"{source.name}, {layers} layer{'' if layers == 1 else 's'}"
     return Source(name, source.kind, with_changes(source.step, layers=layers))
