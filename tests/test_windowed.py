@@ -24,7 +24,8 @@ from slackswap_opt.plan import (
     schedule_of,
 )
 from slackswap_opt.planners import IlpOptions, ilp, on_demand
-from slackswap_opt.planners.on_demand import TASTES, best_taste, refined, rerun_ns, run_on_demand
+from slackswap_opt.planners.eviction import run_on_demand
+from slackswap_opt.planners.on_demand import TASTES, best_taste, refined, rerun_ns
 from slackswap_opt.planners.search import Search
 from slackswap_opt.planners.windowed_search import windowed_search
 from slackswap_opt.simulator import simulate

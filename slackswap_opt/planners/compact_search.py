@@ -9,6 +9,7 @@ from slackswap_opt.formulation.compact import CompactModel, compact_model
 from slackswap_opt.formulation.neighbourhood import assignment, neighbourhood
 from slackswap_opt.formulation.sets import HOPS, WORK, Sets, Tightening
 from slackswap_opt.plan import Action, Plan
+from slackswap_opt.planners.copies_search import follow
 from slackswap_opt.planners.realize import Realized
 from slackswap_opt.planners.search import (
     LESSONS,
@@ -83,6 +84,8 @@ def _solve_and_tighten(search: Search, *, drained: bool, hops: int, whole: bool)
         realized = search.judge(proposal)
         if realized is None:
             return
+        if search.wide() and not realized.verdict.fits:
+            follow(search, proposal)
         learned = _tightened(tightening, cm, sets, values, realized)
         if learned is not None:
             tightening, lessons = learned, lessons + 1

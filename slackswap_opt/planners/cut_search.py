@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from slackswap_opt.formulation.cut_plan import CutPlanner, LearnedRow, narrow_tensors
 from slackswap_opt.plan import Action, Problem
+from slackswap_opt.planners.copies_search import follow
 from slackswap_opt.planners.realize import Realized
 from slackswap_opt.planners.search import (
     PATIENCE,
@@ -22,6 +23,8 @@ SPACINGS = (None, 16, 48, 8, 96)
 LESSONS = (5, 12)
 """Plans in a row that may run out of memory before the next distance is tried: few at first, as
 what was learned serves them all, and then more."""
+UNTAUGHT = 1
+"""Where eviction on demand makes plans fit (`follow`), each distance is tried as it is first."""
 
 
 def cut_search(search: Search, rounds: int | None = None) -> None:
@@ -34,10 +37,12 @@ def cut_search(search: Search, rounds: int | None = None) -> None:
     problem = search.problem
     cut = search.bound.cut if search.bound.cut >= 0 else problem.liveness.peak_operation
     learned: list[LearnedRow] = []
-    tries = itertools.product(LESSONS, SPACINGS)
+    patience = (UNTAUGHT, *LESSONS) if search.wide() else LESSONS
+    tries = itertools.product(patience, SPACINGS)
     for number, (lessons, spacing) in enumerate(itertools.islice(tries, rounds)):
         narrow = narrow_tensors(problem, spacing) if spacing else set()
-        _descend(search, cut, narrow, learned, lessons, random.Random(number))
+        known = [] if lessons == UNTAUGHT else learned
+        _descend(search, cut, narrow, known, lessons, random.Random(number))
         if search.done():
             return
 
@@ -56,7 +61,10 @@ def _descend(
     values = round_relaxation(search, planner.model, planner.choices)
     while values is not None and not search.done() and idle < PATIENCE:
         before = search.best_ns
-        realized = search.judge(planner.plan(values))
+        plan = planner.plan(values)
+        realized = search.judge(plan)
+        if search.wide() and (realized is None or not realized.verdict.fits):
+            follow(search, plan)
         row = _lesson(search.problem, realized) if realized else None
         if row is not None:
             learned.append(row)

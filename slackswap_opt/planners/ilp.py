@@ -27,6 +27,7 @@ from slackswap_opt.formulation.bound import bound
 from slackswap_opt.plan import PlanResult, Problem, Status
 from slackswap_opt.planners.baselines import recompute_all, selective, sqrt_n, swap_all
 from slackswap_opt.planners.compact_search import compact_search, polish, recompute_search
+from slackswap_opt.planners.copies_search import evict_with_copies
 from slackswap_opt.planners.cut_search import cut_search
 from slackswap_opt.planners.greedy import capuchin, greedy
 from slackswap_opt.planners.on_demand import on_demand
@@ -99,11 +100,14 @@ def _too_little(problem: Problem) -> str:
 
 def _with_swaps(search: Search, decisions: int) -> None:
     if decisions > TINY and not search.done():
-        with search.share(1.0 if decisions > MEDIUM else SHARE / 4):
+        with search.share(1.0 if decisions > MEDIUM else SHARE / 2 if search.wide() else SHARE / 4):
             cut_search(search)
     if decisions <= MEDIUM:
         with search.share(SHARE / 2):
             search.prove(FIRST_LOOK)
+    if search.wide() and not search.done():
+        with search.share(SHARE):
+            evict_with_copies(search)
     if decisions <= MEDIUM and not search.repeats() and not search.done():
         with search.share(SHARE):
             compact_search(search, whole=decisions <= SHORT)

@@ -15,6 +15,7 @@ from slackswap_opt.formulation.bound import NODES as NODES_OF_PROOF
 from slackswap_opt.formulation.bound import Bound, Prover
 from slackswap_opt.formulation.linear import LinearModel, restrict
 from slackswap_opt.plan import Plan, PlanResult, Problem, Program, Status
+from slackswap_opt.planners.eviction import Taste
 from slackswap_opt.planners.realize import Realized, realize, realize_program
 
 SOLVE_S = 20.0
@@ -30,6 +31,8 @@ PATIENCE = 4
 """Neighbourhoods without improvement before the search goes on to another model."""
 LESSONS = 12
 """Tightenings per model."""
+WIDE = 0.01
+"""Certified gap from which on eviction on demand with copies may lead somewhere."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class Search:
         time_limited: whether the clock has ended anything.
         failures: the solver's complaints.
         remark: what a model proves of the best schedule.
+        taste: how to evict on demand with copies, as far as that is known;
+        taste_ns: and the step that this leads to.
     """
 
     problem: Problem
@@ -79,6 +84,8 @@ class Search:
     time_limited: bool = False
     failures: list[str] = field(default_factory=list)
     remark: str = ""
+    taste: Taste | None = None
+    taste_ns: int | None = None
 
     @cached_property
     def decisions(self) -> list[int]:
@@ -133,6 +140,10 @@ class Search:
         if self.best_ns is None:
             return 1.0
         return (self.best_ns - self.bound.step_ns) / max(1, self.best_ns)
+
+    def wide(self) -> bool:
+        """Whether plans that run nothing more than twice seem not to be enough."""
+        return self.problem.swaps and self.gap > WIDE
 
     def repeats(self) -> bool:
         """Whether the best schedule runs an operation more than twice."""
