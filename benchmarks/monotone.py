@@ -4,9 +4,9 @@
 
 For every shipped workload (with all its layers unless `--layers` says otherwise), every shipped
 graph and every measured profile that there is (see `benchmarks.grids`): budgets evenly spaced from
-the smallest that is not proven to be too small up to the peak of the step without a limit. The run fails if, as the budget
-grows, the step of any planner gets longer, a plan that was found is lost, or the bound rises; or if
-the ILP loses anything with the full peak.
+the smallest that is not proven to be too small up to the peak of the step without a limit. The run
+fails if, as the budget grows, the step of any planner gets longer, a plan that was found is lost,
+or the bound rises; or if the ILP loses anything with the full peak.
 
 `--write` updates the curves in docs/gains.md.
 """

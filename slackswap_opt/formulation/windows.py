@@ -75,6 +75,12 @@ class Windows:
                 if index.transfer_bytes[t] >= problem.machine.link.min_swap_bytes:
                     self._swaps(t)
 
+    @property
+    def slot_count(self) -> int:
+        """Slots of all tensors, re-executions and fetches: how large the model becomes."""
+        counted = (self.slots, self.reruns, self.fetches)
+        return sum(len(own) for slots in counted for own in slots.values())
+
     def _far(self, tensor: int, far: int) -> list[int]:
         touches = [self.ready[tensor], *self.needs[tensor]]
         return [

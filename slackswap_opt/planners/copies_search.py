@@ -12,7 +12,7 @@ from slackswap_opt.planners.eviction import Taste, run_on_demand
 from slackswap_opt.planners.on_demand import rerun_ns, reweighted, stretch
 from slackswap_opt.planners.search import Search
 
-SHARES = (0.4, 0.2, 0.6, 0.3, 0.5, 0.8)
+SHARES = (0.4, 0.2, 0.1, 0.6, 0.3, 0.0, 0.5, 0.8)
 """Parts of what is saved that are marked to be swapped, the dearest to rebuild first."""
 DISTANCES = (1.0, 0.5)
 PRICES = (0.1, 0.0, 0.5)
@@ -44,7 +44,7 @@ def follow(search: Search, plan: Plan) -> None:
 
 
 def evict_with_copies(search: Search) -> None:
-    """Try parts of the saved tensors, then change what is swapped and how evictions are chosen.
+    """Try parts of the saved tensors to be swapped, and go on from the best choice known.
 
     Args:
         search: the state, which is updated.
@@ -54,7 +54,17 @@ def evict_with_copies(search: Search) -> None:
         if search.done():
             return
         _try(search, Taste(1.0, distance, swapped=_part(search, ranked, share), price=price))
-    chance = random.Random(0)
+    change_tastes(search)
+
+
+def change_tastes(search: Search, seed: int = 0) -> None:
+    """Change what is swapped and how evictions are chosen, a little at a time.
+
+    Args:
+        search: the state, which is updated.
+        seed: of the choice of changes.
+    """
+    chance = random.Random(seed)
     idle = 0
     while search.taste is not None and idle < PATIENCE and not search.done():
         before = search.taste_ns

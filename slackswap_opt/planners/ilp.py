@@ -27,7 +27,7 @@ from slackswap_opt.formulation.bound import bound
 from slackswap_opt.plan import PlanResult, Problem, Status
 from slackswap_opt.planners.baselines import recompute_all, selective, sqrt_n, swap_all
 from slackswap_opt.planners.compact_search import compact_search, polish, recompute_search
-from slackswap_opt.planners.copies_search import evict_with_copies
+from slackswap_opt.planners.copies_search import change_tastes, evict_with_copies
 from slackswap_opt.planners.cut_search import cut_search
 from slackswap_opt.planners.greedy import capuchin, greedy
 from slackswap_opt.planners.on_demand import on_demand
@@ -117,6 +117,8 @@ def _with_swaps(search: Search, decisions: int) -> None:
         with search.share(SHARE):
             search.prove()
         windowed_search(search)
+    if search.wide() and not search.done():
+        change_tastes(search, seed=1)
 
 
 def _every_stage(search: Search) -> None:

@@ -18,6 +18,9 @@ from slackswap_opt.planners.search import Search, complete
 
 HOPS = (6, 10)
 """How far downstream a need may lie that runs a block again, narrow windows first."""
+SLOTS = 6000
+"""Where tensors may be swapped, models of more slots are not built: the queues of copies make
+each neighbourhood take many seconds, in which eviction on demand with copies finds more."""
 WHOLE = 400
 """Models with at most this many integer variables are solved at once as well."""
 WHOLE_NODES = 20_000
@@ -67,11 +70,13 @@ def evict_on_demand(search: Search) -> None:
 
 
 def _descend(search: Search, hops: int) -> bool:
-    """Open one neighbourhood after another; whether there was anything to start from."""
+    """Open one neighbourhood after another; whether there was anything to do."""
     program = _best_program(search)
     if program is None:
         return False
     windows = Windows(search.problem, hops, also=slots_of(search.problem, program))
+    if search.problem.swaps and windows.slot_count > SLOTS:
+        return False
     wm = windowed_model(windows)
     known = known_values(wm, windows, program)
     if sum(variable.integer for variable in wm.model.variables) <= WHOLE:
