@@ -5,9 +5,10 @@
    integral fixed, then by opening some stretches of the step at a time. Long steps take long at it,
    others a short while, and go on with the compact ILP: short ones solve it as a whole, medium
    ones in the same manner; both try single changes at the end. (Not where only schedules that
-   run operations more than twice are known: the compact ILP has none.) What is left of the time
-   goes to programs that run operations again any number of times: eviction on demand, and the
-   windowed ILP around the best program.
+   run operations more than twice are known: the compact ILP has none.) While the gap is wide,
+   plans that do not fit are followed by eviction on demand. What is left of the time goes to
+   programs that run operations again any number of times: eviction on demand with copies and
+   without, and the windowed ILP around the best program.
    Small steps are given to the time-indexed ILP, which decides every stage, in between.
 3. Each solution is lowered and simulated. Where memory runs out or a stall comes that the model did
    not plan, the model is tightened by what the verdict says, and solved again.

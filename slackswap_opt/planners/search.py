@@ -31,6 +31,7 @@ PATIENCE = 4
 """Neighbourhoods without improvement before the search goes on to another model."""
 LESSONS = 12
 """Tightenings per model."""
+KEEP_ALL = Plan({})
 WIDE = 0.01
 """Certified gap from which on eviction on demand with copies may lead somewhere."""
 
@@ -95,7 +96,7 @@ class Search:
 
     def start(self, results: Sequence[PlanResult]) -> None:
         """Take the best of what other planners found."""
-        self.judge(Plan({}), by_solver=False)
+        self.judge(KEEP_ALL, by_solver=False)
         for result in results:
             if result.schedule is not None:
                 self._take(result)
@@ -119,7 +120,8 @@ class Search:
         return realized
 
     def _judged(self, realized: Realized, *, by_solver: bool) -> None:
-        if realized.verdict.fits and self._take(realized.result("ilp")):
+        planner = "ilp" if by_solver or realized.plan == KEEP_ALL else "eviction on demand"
+        if realized.verdict.fits and self._take(realized.result(planner)):
             self.by_solver = by_solver
 
     def _take(self, result: PlanResult) -> bool:
