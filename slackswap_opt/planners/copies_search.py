@@ -111,20 +111,28 @@ def _part(search: Search, ranked: Sequence[int], share: float) -> frozenset[int]
 
 def _changed(search: Search, taste: Taste, chance: random.Random) -> Taste:
     """A taste with another choice of what is swapped, other weights, or another use of the link."""
-    kind = chance.random()
-    tensors = search.problem.blocks.evictable
-    if kind < 0.4:
-        part = stretch(tensors, chance)
-        return replace(taste, swapped=taste.swapped ^ set(search.decisions).intersection(part))
-    if kind < 0.5:
-        others = sorted(set(search.decisions) - taste.swapped)
-        if not taste.swapped or not others:
+    tensors, may_go = search.problem.blocks.evictable, set(search.decisions)
+
+    def marks() -> Taste:
+        return replace(taste, swapped=taste.swapped ^ may_go.intersection(stretch(tensors, chance)))
+
+    def exchange() -> Taste:
+        marked, others = sorted(taste.swapped), sorted(may_go - taste.swapped)
+        if not marked or not others:
             return taste
-        pair = {chance.choice(sorted(taste.swapped)), chance.choice(others)}
-        return replace(taste, swapped=taste.swapped ^ pair)
-    if kind < 0.9:
+        return replace(
+            taste, swapped=taste.swapped ^ {chance.choice(marked), chance.choice(others)}
+        )
+
+    def weights() -> Taste:
         return reweighted(taste, tensors, chance)
-    if kind < 0.95:
+
+    def price() -> Taste:
         return replace(taste, price=chance.choice(MORE_PRICES))
-    early = chance.choice(EARLY)
-    return replace(taste, early_ns=int(early * search.problem.ideal_step_ns))
+
+    def lead() -> Taste:
+        early_ns = int(chance.choice(EARLY) * search.problem.ideal_step_ns)
+        return replace(taste, early_ns=early_ns)
+
+    (change,) = chance.choices((marks, exchange, weights, price, lead), (8, 2, 8, 1, 1))
+    return change()
