@@ -27,22 +27,25 @@ UNTAUGHT = 1
 """Where eviction on demand makes plans fit (`follow`), each distance is tried as it is first."""
 
 
-def cut_search(search: Search, rounds: int | None = None) -> None:
+def cut_search(search: Search, rounds: int | None = None, *, eager: bool = False) -> None:
     """Plan with the boundary ILP, with narrow places at one distance after another.
 
     Args:
         search: the state, which is updated.
         rounds: how many distances to try; all if not given.
+        eager: whether plans that do not fit are followed from the beginning; on long steps, where
+            this takes longer than to learn, from the second distance on.
     """
     problem = search.problem
     cut = search.bound.cut if search.bound.cut >= 0 else problem.liveness.peak_operation
     learned: list[LearnedRow] = []
-    patience = (UNTAUGHT, *LESSONS) if search.wide() else LESSONS
+    patience = (UNTAUGHT, *LESSONS) if eager and search.wide() else LESSONS
     tries = itertools.product(patience, SPACINGS)
     for number, (lessons, spacing) in enumerate(itertools.islice(tries, rounds)):
         narrow = narrow_tensors(problem, spacing) if spacing else set()
         known = [] if lessons == UNTAUGHT else learned
-        _descend(search, cut, narrow, known, lessons, random.Random(number))
+        follows = eager or number > 0
+        _descend(search, cut, narrow, known, lessons, random.Random(number), follows=follows)
         if search.done():
             return
 
@@ -54,6 +57,8 @@ def _descend(
     learned: list[LearnedRow],
     lessons: int,
     chance: random.Random,
+    *,
+    follows: bool,
 ) -> None:
     """Solve, simulate, tighten; then open one neighbourhood after another."""
     idle = 0
@@ -63,7 +68,7 @@ def _descend(
         before = search.best_ns
         plan = planner.plan(values)
         realized = search.judge(plan)
-        if search.wide() and (realized is None or not realized.verdict.fits):
+        if follows and search.wide() and (realized is None or not realized.verdict.fits):
             follow(search, plan)
         row = _lesson(search.problem, realized) if realized else None
         if row is not None:

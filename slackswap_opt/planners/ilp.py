@@ -102,7 +102,7 @@ def _too_little(problem: Problem) -> str:
 def _with_swaps(search: Search, decisions: int) -> None:
     if decisions > TINY and not search.done():
         with search.share(1.0 if decisions > MEDIUM else SHARE / 2 if search.wide() else SHARE / 4):
-            cut_search(search)
+            cut_search(search, eager=decisions <= MEDIUM)
     if decisions <= MEDIUM:
         with search.share(SHARE / 2):
             search.prove(FIRST_LOOK)
