@@ -102,6 +102,10 @@ class Link:
             h2d_duplex=per_us(self.h2d_duplex_bytes_per_s),
         )
 
+    def copy_ns(self, size_bytes: int, rate: int) -> int:
+        """Time of a copy alone at a rate in bytes per microsecond, latency included, rounded up."""
+        return self.latency_ns - (-size_bytes * 1000 // rate)
+
     def compute_speeds(self) -> tuple[int, int, int]:
         """Speed of the compute stream beside 0, 1 and 2 copies under way, in `FULL_SPEED`-ths.
 

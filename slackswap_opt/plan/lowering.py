@@ -92,10 +92,11 @@ def schedule_of(problem: Problem, program: Program, clock: Clock | None = None) 
         clock = Clock.without_stalls(index.duration_ns[list(program.compute)])
     stays = _stays(problem, program)
     trips = _trips(problem, program, stays)
-    rates, latency = problem.machine.link.rates(), problem.machine.link.latency_ns
+    link = problem.machine.link
+    rates = link.rates()
 
     def transfer_ns(tensor: int, rate: int) -> int:
-        return latency - (-int(index.transfer_bytes[tensor]) * 1000 // rate)
+        return link.copy_ns(int(index.transfer_bytes[tensor]), rate)
 
     outs, out_end = _queue_out(trips, clock, {t: transfer_ns(t, rates.d2h) for t in trips})
     memory = _memory(problem, program, stays, trips, clock, out_end)

@@ -66,13 +66,10 @@ class _Link:
     def __init__(self, problem: Problem, swapped: Collection[int]) -> None:
         link, host, index = problem.machine.link, problem.machine.host, problem.step.index
         rates = link.rates()
-
-        def transfer_ns(tensor: int, rate: int) -> int:
-            return link.latency_ns - (-int(index.transfer_bytes[tensor]) * 1000 // rate)
-
-        self.out_ns = {t: transfer_ns(t, rates.d2h) for t in swapped}
-        self.in_ns = {t: transfer_ns(t, rates.h2d) for t in swapped}
-        self.on_host = {t: host.buffer_bytes(int(index.transfer_bytes[t])) for t in swapped}
+        moved = {t: int(index.transfer_bytes[t]) for t in swapped}
+        self.out_ns = {t: link.copy_ns(size, rates.d2h) for t, size in moved.items()}
+        self.in_ns = {t: link.copy_ns(size, rates.h2d) for t, size in moved.items()}
+        self.on_host = {t: host.buffer_bytes(size) for t, size in moved.items()}
         self.host_left = math.inf if host.pinned_bytes is None else host.pinned_bytes
         self.out: dict[int, int] = {}
         self.coming: dict[int, int] = {}
