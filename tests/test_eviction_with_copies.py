@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slackswap_opt.formulation.bound import bound
+from slackswap_opt.machine import load_machine
 from slackswap_opt.plan import Action, Plan, Problem
 from slackswap_opt.planners import IlpOptions, on_demand
 from slackswap_opt.planners.copies_search import evict_with_copies, follow
@@ -16,6 +18,8 @@ from slackswap_opt.planners.eviction import Taste, run_on_demand
 from slackswap_opt.planners.on_demand import TASTES, rerun_ns
 from slackswap_opt.planners.realize import realize, realize_program
 from slackswap_opt.planners.search import Search
+from slackswap_opt.simulator import simulate
+from slackswap_opt.workloads import build_step, load_workload
 from tests.hand import machine_of
 from tests.test_brute_force import problems
 from tests.test_windowed import RELAXED, SOLVER, chain
@@ -102,6 +106,20 @@ def test_copies_and_reruns_together_are_faster_than_reruns_alone(layers: int):
     assert once.best is not None
     assert twice.best is not None
     assert once.best.schedule == twice.best.schedule
+
+
+@pytest.mark.parametrize("share", [40, 60])
+def test_what_cannot_run_again_is_kept_while_something_is_rebuilt_from_it(share: int):
+    """The all-reduces of a sharded transformer: layers on either side of them are rebuilt."""
+    machine = load_machine("a100-80gb-pcie4")
+    step = build_step(load_workload("gpt3-175b", layers=6), machine)
+    problem = Problem.at(step, machine, f"{share}%")
+    result = on_demand(problem)
+    assert result.schedule is not None
+    assert simulate(step, machine, result.schedule, problem.budget_bytes).fits
+    assert not {op for op in result.schedule.compute if not step.operations[op].recomputable} & {
+        op for op, times in Counter(result.schedule.compute).items() if times > 1
+    }
 
 
 def test_the_search_ends_with_its_time():

@@ -6,11 +6,13 @@ import sys
 import pytest
 
 from slackswap_opt.errors import ScheduleError
-from slackswap_opt.formulation._pulp import available_solvers
+from slackswap_opt.formulation._pulp import Limits, available_solvers, solve
 from slackswap_opt.formulation.bound import bound
+from slackswap_opt.formulation.cut_plan import CutPlanner
 from slackswap_opt.machine import load_machine
 from slackswap_opt.plan import PlanResult, Problem, Status
 from slackswap_opt.planners import HEURISTICS, IlpOptions, ilp
+from slackswap_opt.planners.realize import realize
 from slackswap_opt.simulator import simulate
 from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep
 from slackswap_opt.workloads import build_step, load_workload
@@ -168,3 +170,20 @@ def test_what_needs_too_much_is_named():
         "no schedule exists: operation 'head.backward' alone needs 335544320 bytes, "
         "more than the budget of 268435456"
     )
+
+
+@pytest.fixture(scope="module")
+def sharded() -> Problem:
+    """All-reduces cannot run again, and what they write is not saved."""
+    step = build_step(load_workload("gpt3-175b", layers=4), load_machine("a100-80gb-pcie4"))
+    return Problem.at(step, load_machine("a100-80gb-pcie4"), "50%")
+
+
+@pytest.mark.parametrize("operation", ["head.loss.cross_entropy.backward", "head.logits.backward"])
+def test_what_the_boundary_ilp_proposes_can_be_carried_out(sharded, operation):
+    """Even what only an operation before the cut reads, and nothing can rebuild."""
+    cut = next(n for n, op in enumerate(sharded.step.operations) if op.name == operation)
+    planner = CutPlanner(sharded, cut)
+    answer = solve(planner.model, Limits(PATIENT, gap_ns=10**6))
+    assert answer.values is not None
+    assert realize(sharded, planner.plan(answer.values)) is not None

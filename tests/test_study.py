@@ -131,6 +131,24 @@ def test_heuristics_do_not_run_once_one_is_proven_to_be_the_best(unet, monkeypat
     assert set(ran) == set(HEURISTICS)
 
 
+@pytest.mark.parametrize(("limit", "left"), [(100.0, 60.0), (50.0, 25.0)])
+def test_the_time_limit_of_the_ilp_is_one_for_its_heuristics_too(unet, monkeypatch, limit, left):
+    """Half of it remains for the search, whatever they took."""
+    asked = []
+
+    def noted(problem, options):
+        asked.append(options.seconds)
+        return PlanResult("ilp", Status.INFEASIBLE, reason="stub")
+
+    def slow(problem):
+        return replace(HEURISTICS["greedy"](problem), planning_s=40.0)
+
+    monkeypatch.setattr(importlib.import_module("slackswap_opt.study.sweep"), "ilp", noted)
+    budget = at(unet, 70)[0].budget_bytes
+    sweep(unet, [budget], {"greedy": slow, "ilp": noted}, Settings(seconds=limit))
+    assert asked == [pytest.approx(left, abs=5.0)]
+
+
 def test_a_faster_schedule_for_a_smaller_budget_is_carried(unet):
     small, large = (p.budget_bytes for p in at(unet, 70, 90))
 

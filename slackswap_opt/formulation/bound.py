@@ -52,13 +52,13 @@ class Bound:
     timed_out: bool = False
 
 
-def bound(problem: Problem, *, solver: str = "cbc", cuts: int = 3, seconds: float = 60.0) -> Bound:
+def bound(problem: Problem, *, solver: str = "cbc", cuts: int = 2, seconds: float = 60.0) -> Bound:
     """A lower limit on the step time of every schedule.
 
     Args:
         problem: step, machine and budget.
         solver: where the multipliers come from; the limit does not depend on trusting it.
-        cuts: how many positions to try.
+        cuts: at how many positions to look for a limit.
         seconds: limit on each of them.
 
     Raises:
@@ -68,12 +68,15 @@ def bound(problem: Problem, *, solver: str = "cbc", cuts: int = 3, seconds: floa
     ideal = problem.ideal_step_ns
     best, where, name = ideal, -1, ""
     if problem.budget_bytes < problem.liveness.ideal_peak_bytes:
-        for cut in _promising_cuts(problem, cuts):
+        for cut in _promising_cuts(problem, cuts + 1):
+            if not cuts:
+                break
             model = boundary_model(problem, cut).model
             answer = solve(model, Limits(seconds), solver, relax=True)
             name = answer.solver
             if answer.duals is None:
                 continue
+            cuts -= 1
             overhead = certified_minimum(model, answer.duals)
             limit = ideal + min(overhead, longest_overhead_ns(problem))
             if limit > best:

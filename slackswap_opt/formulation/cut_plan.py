@@ -56,7 +56,7 @@ class CutPlanner:
         self.cut_model: CutModel = boundary_model(problem, cut, integer=True)
         self.model = self.cut_model.model
         for (t, _), x in self.cut_model.rebuild.items():
-            if t in narrow:
+            if t in narrow or problem.blocks.block_of[t] < 0:
                 self.model.fix(x, 0)
         size = problem.step.index.size_bytes
         for row in learned:
@@ -97,23 +97,23 @@ class CutPlanner:
 
     def plan(self, values: Sequence[float]) -> Plan:
         """The actions that a solution stands for; what the cut does not see is kept or dropped."""
-        blocks, saved = self.problem.blocks, self.problem.liveness.saved
-        actions = {}
-        for t in blocks.evictable:
-            gone = Action.RECOMPUTE if saved[t] else Action.DROP
-            if t not in self.cut_model.keep:
-                if not saved[t] and blocks.block_of[t] >= 0:
-                    actions[t] = Action.DROP
-            elif values[self.cut_model.keep[t]] > 0.5:
-                actions[t] = Action.KEEP
-            elif (
-                self._has(self.cut_model.swap, t)
-                and values[self._final(self.cut_model.swap, t)] > 0.5
-            ):
-                actions[t] = Action.SWAP
-            else:
-                actions[t] = gone
-        return Plan(actions)
+        keep, swap = self.cut_model.keep, self.cut_model.swap
+
+        def action(tensor: int) -> Action:
+            if tensor in keep and values[keep[tensor]] > 0.5:
+                return Action.KEEP
+            if self._has(swap, tensor) and values[self._final(swap, tensor)] > 0.5:
+                return Action.SWAP
+            return self._gone(tensor, seen=tensor in keep)
+
+        return Plan({t: action(t) for t in self.problem.blocks.evictable})
+
+    def _gone(self, tensor: int, *, seen: bool) -> Action:
+        """What a tensor that is neither kept nor swapped has to be."""
+        rebuilt = self.problem.blocks.block_of[tensor] >= 0
+        if self.problem.liveness.saved[tensor]:
+            return Action.RECOMPUTE if rebuilt and seen else Action.KEEP
+        return Action.DROP if rebuilt or seen else Action.KEEP
 
 
 def narrow_tensors(problem: Problem, spacing: int) -> set[int]:

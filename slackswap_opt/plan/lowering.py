@@ -137,6 +137,8 @@ def without_idle_copies(problem: Problem, plan: Plan) -> tuple[Plan, Program]:
 def _stays(problem: Problem, program: Program) -> dict[int, list[_Stay]]:
     """Each tensor's stays: what a re-execution recreates in vain is gone at the end of it."""
     live = problem.liveness
+    first_write: list[int] = live.first_write.tolist()
+    last_write: list[int] = live.last_write.tolist()
     begins: dict[int, list[tuple[int, int, bool]]] = {}
     for rerun in program.reruns:
         for tensor in rerun.block.outputs:
@@ -145,11 +147,14 @@ def _stays(problem: Problem, program: Program) -> dict[int, list[_Stay]]:
         begins.setdefault(tensor, []).append((event, event, True))
     stays: dict[int, list[_Stay]] = {}
     for tensor, touched in program.touched(problem).items():
-        if live.first_write[tensor] < 0:
+        if first_write[tensor] < 0:
             continue
-        written = program.original[int(live.first_write[tensor])]
-        ready = program.original[int(live.last_write[tensor])]
-        starts = [(written, ready, False), *sorted(begins.get(tensor, ()))]
+        written = program.original[first_write[tensor]]
+        if tensor not in begins:
+            stays[tensor] = [_Stay(written, touched[-1])]
+            continue
+        ready = program.original[last_write[tensor]]
+        starts = [(written, ready, False), *sorted(begins[tensor])]
         ends = [*(first for first, _, _ in starts[1:]), len(program.compute)]
         stays[tensor] = [
             _Stay(first, max(last, touched[bisect_left(touched, end) - 1]), fetched)

@@ -108,6 +108,7 @@ def program_of(problem: Problem, plan: Plan) -> Program:
     index, blocks, live = problem.step.index, problem.blocks, problem.liveness
     evictable = set(blocks.evictable)
     gone = {t for t in blocks.evictable if plan.of(t) in (Action.RECOMPUTE, Action.DROP)}
+    last_forward: list[int] = live.last_forward.tolist()
     writer = _Writer(problem)
     rebuilt: set[int] = set()
 
@@ -132,7 +133,7 @@ def program_of(problem: Problem, plan: Plan) -> Program:
             rebuilt.update(block.outputs)
 
     for op in range(index.operations):
-        rebuild(t for t, _ in index.reads[op] if t in evictable and op > live.last_forward[t])
+        rebuild(t for t, _ in index.reads[op] if t in evictable and op > last_forward[t])
         writer.run(op)
     program = writer.program()
     touched = program.touched(problem)

@@ -64,12 +64,14 @@ def _descend(
     idle = 0
     planner = CutPlanner(search.problem, cut, narrow, learned)
     values = round_relaxation(search, planner.model, planner.choices)
-    while values is not None and not search.done() and idle < PATIENCE:
+    while values is not None and idle < PATIENCE:
         before = search.best_ns
         plan = planner.plan(values)
         realized = search.judge(plan)
         if follows and search.wide() and (realized is None or not realized.verdict.fits):
             follow(search, plan)
+        if search.done():
+            return
         row = _lesson(search.problem, realized) if realized else None
         if row is not None:
             learned.append(row)

@@ -9,8 +9,9 @@ evicted, fetched in time for their next need instead of being rebuilt.
 
 from __future__ import annotations
 
+import heapq
 import math
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -105,15 +106,22 @@ class _Link:
 
 
 class _Walk:
-    """What is on the device, and what has run again and been fetched so far."""
+    """What is on the device, and what has run again and been fetched so far.
+
+    Some tensors cannot come back: no block rebuilds them, or the block needs such a tensor, and it
+    is gone. They are not evicted; after their last access they stay while a tensor that is absent
+    and needed is rebuilt from them, and then as long as there is room.
+    """
 
     def __init__(self, problem: Problem, taste: Taste) -> None:
         self.problem, self.taste = problem, taste
         index, live = problem.step.index, problem.liveness
-        self.index, self.live = index, live
+        self.index = index
         self.blocks, self.block_of = problem.blocks.blocks, problem.blocks.block_of
         self.size: list[int] = index.size_bytes.tolist()
         self.duration: list[int] = index.duration_ns.tolist()
+        self.last_access: list[int] = live.last_access.tolist()
+        self.weights = [taste.weights.get(t, 1.0) for t in range(index.tensors)]
         self.later = set(problem.blocks.evictable)
         self.evictable = {
             t
@@ -132,7 +140,16 @@ class _Walk:
         self.planned = [0]
         for duration in self.duration:
             self.planned.append(self.planned[-1] + duration)
+        self.next_reader = {
+            t: index.readers[t][0] if index.readers[t] else index.operations
+            for t in range(index.tensors)
+            if self.block_of[t] >= 0 or t in swapped
+        }
         self.here: set[int] = set()
+        self.absent: set[int] = set()
+        self.over: set[int] = set()
+        self.dead: set[int] = set()
+        self.costs: dict[int, int] = {}
         self.used = 0
         self.now = self.clock = 0
         self.due: list[tuple[int, int, int]] = []
@@ -153,9 +170,21 @@ class _Walk:
         self.run(reads, self.duration[op])
         for t in self.written.get(op, ()):
             self.link.send(t, self.clock)
+        for t in reads:
+            self.advance(t)
         for t in held:
-            if self.live.last_access[t] <= op and not (t in self.evictable and self._returns(t)):
-                self.drop(t)
+            if self.last_access[t] <= op and not (t in self.evictable and self.returns(t)):
+                self.over.add(t)
+                if t not in self.rebuilders:
+                    self.drop(t)
+
+    def advance(self, tensor: int) -> None:
+        """Turn to the next operation of the step that reads the tensor."""
+        if tensor in self.next_reader:
+            readers = self.index.readers[tensor]
+            following = bisect_right(readers, self.now)
+            never = self.index.operations
+            self.next_reader[tensor] = readers[following] if following < len(readers) else never
 
     def run(self, reads: Iterable[int], duration_ns: int) -> None:
         """Let the time pass that something takes, and that it waits for what it reads."""
@@ -173,9 +202,9 @@ class _Walk:
                 self.make_room(self.size[wanted], kept)
                 self.fetch(wanted)
                 continue
-            number = self.block_of[wanted]
-            if number < 0 or len(stack) > len(self.blocks):
+            if not self.returns(wanted) or len(stack) > len(self.blocks):
                 raise _FullError
+            number = self.block_of[wanted]
             block = self.blocks[number]
             missing = next((t for t in block.inputs if t not in self.here), None)
             if missing is not None:
@@ -196,28 +225,47 @@ class _Walk:
         for t in tensors:
             if t not in self.here:
                 self.here.add(t)
+                self.absent.discard(t)
                 self.used += self.size[t]
+                self.forget_costs(t)
 
     def drop(self, tensor: int) -> None:
-        if tensor in self.here:
-            self.here.remove(tensor)
-            self.used -= self.size[tensor]
-            self.link.forget(tensor)
+        """Free a tensor; if it cannot come back, what must be rebuilt from it cannot either."""
+        self.here.remove(tensor)
+        self.over.discard(tensor)
+        self.used -= self.size[tensor]
+        self.link.forget(tensor)
+        self.forget_costs(tensor)
+        if tensor in self.next_reader:
+            self.absent.add(tensor)
+        lost = [tensor]
+        while lost:
+            if not self.returns(t := lost.pop()):
+                for n in self.rebuilders.get(t, ()):
+                    if n not in self.dead:
+                        self.dead.add(n)
+                        lost += self.bereave(n)
+
+    def bereave(self, number: int) -> list[int]:
+        """Note what a dead block does not rebuild any more; those that are absent."""
+        outputs = [t for t in self.blocks[number].outputs if t not in self.link.out]
+        self.over.update(t for t in outputs if t in self.here and self.last_access[t] <= self.now)
+        return [t for t in outputs if t in self.absent]
 
     def prefetch(self, held: Collection[int]) -> None:
         """Start the copies in that must start now, as far as there is room."""
         if self.due and self.due[-1][1] < self.now:
-            self.due = self._due(self._next_needs())
+            self.due = self.fetches_to_come(self.next_needs())
         while self.due and self.due[-1][0] - self.taste.early_ns <= self.planned[self.now]:
             _, needed, tensor = self.due[-1]
             if tensor in self.here:
                 self.due.pop()
-            elif self._room_before(needed, self.size[tensor], held):
+            elif self.room_before(needed, self.size[tensor], held):
                 self.fetch(tensor)
             else:
                 return
 
-    def _due(self, needed: Mapping[int, int]) -> list[tuple[int, int, int]]:
+    def fetches_to_come(self, needed: Mapping[int, int]) -> list[tuple[int, int, int]]:
         """Copies in to come, the next one last: latest start without re-executions, need, tensor.
 
         Each must be over when it is needed, and when the next must start.
@@ -230,114 +278,122 @@ class _Walk:
             found.append((start, op, t))
         return found
 
-    def _room_before(self, needed: int, more: int, held: Collection[int]) -> bool:
+    def room_before(self, needed: int, more: int, held: Collection[int]) -> bool:
         """Make room with what is needed later than an operation, if that can be had at once."""
         if self.used + more <= self.problem.budget_bytes:
             return True
-        needs = self._next_needs()
+        needs = self.next_needs()
+        self.clear(needs, held)
         later = [
             t
-            for t in self._candidates(held)
+            for t in self.candidates(held)
             if needs[t] > needed and self.link.out.get(t, 0) <= self.clock
         ]
-        return self._evict(more, later, needs)
+        return self.evict(more, later, needs)
 
     def make_room(self, more: int, held: Collection[int]) -> None:
         """Evict until so many bytes fit."""
-        if self.used + more > self.problem.budget_bytes and not self._evict(
-            more, self._candidates(held), self._next_needs()
-        ):
-            raise _FullError
+        if self.used + more > self.problem.budget_bytes:
+            needed = self.next_needs()
+            self.clear(needed, held)
+            if not self.evict(more, self.candidates(held), needed):
+                raise _FullError
 
-    def _candidates(self, held: Collection[int]) -> list[int]:
+    def candidates(self, held: Collection[int]) -> list[int]:
         """What may be evicted now."""
-        return sorted(t for t in self.here & self.evictable if t not in held and self._returns(t))
+        return [t for t in self.here & self.evictable if t not in held and self.returns(t)]
 
-    def _evict(self, more: int, candidates: list[int], needed: dict[int, int]) -> bool:
+    def clear(self, needed: Mapping[int, int], held: Collection[int]) -> None:
+        """Drop what is over, but for what something absent and needed is rebuilt from."""
+        never = self.index.operations
+        for t in sorted(self.over.difference(held), reverse=True):
+            rebuilt = (u for n in self.rebuilders.get(t, ()) for u in self.blocks[n].outputs)
+            if not any(u in self.absent and needed[u] < never for u in rebuilt):
+                self.drop(t)
+
+    def evict(self, more: int, candidates: Iterable[int], needed: dict[int, int]) -> bool:
         """Evict candidates, first those that nothing needs; whether so many bytes fit then.
 
         Where a copy out is not over, the clock moves to its end.
         """
+        waiting: list[tuple[float, int]] = []
         for t in candidates:
             if needed[t] == self.index.operations:
                 self.drop(t)
-        costs: dict[int, int] = {}
-        candidates = [t for t in candidates if t in self.here]
-        while candidates and self.used + more > self.problem.budget_bytes:
-            victim = min(candidates, key=lambda t: self._score(t, needed[t], costs))
-            candidates.remove(victim)
+            else:
+                waiting.append((self.score(t, needed[t]), t))
+        heapq.heapify(waiting)
+        while waiting and self.used + more > self.problem.budget_bytes:
+            known, victim = heapq.heappop(waiting)
+            score = self.score(victim, needed[victim])
+            if score > known:  # what was evicted meanwhile has made it dearer
+                heapq.heappush(waiting, (score, victim))
+                continue
             self.clock = max(self.clock, self.link.out.get(victim, 0))
             self.drop(victim)
-            self._raise_costs(victim, costs)
-            self._hurry_inputs(victim, needed)
-        self.due = self._due(needed)
+            self.hurry_inputs(victim, needed)
+        self.due = self.fetches_to_come(needed)
         return self.used + more <= self.problem.budget_bytes
 
-    def _next_needs(self) -> dict[int, int]:
+    def next_needs(self) -> dict[int, int]:
         """By tensor, the next operation that needs it, or a tensor that is rebuilt from it.
 
         The number of operations where none does.
         """
-        never = self.index.operations
-        needed: dict[int, int] = {}
-        for t in self.evictable:
-            readers = self.index.readers[t]
-            position = bisect_left(readers, self.now)
-            needed[t] = readers[position] if position < len(readers) else never
-        for t in reversed(self.problem.blocks.evictable):
-            if t in self.evictable and t not in self.here and self.live.last_write[t] < self.now:
-                self._hurry_inputs(t, needed)
+        needed = dict(self.next_reader)
+        for t in sorted(self.absent, reverse=True):
+            self.hurry_inputs(t, needed)
         return needed
 
-    def _hurry_inputs(self, tensor: int, needed: dict[int, int]) -> None:
+    def hurry_inputs(self, tensor: int, needed: dict[int, int]) -> None:
         """What rebuilds a tensor that is not here is needed when the tensor is."""
         stack = [tensor]
         while stack:
             t = stack.pop()
-            if t in self.link.out:
+            if t in self.link.out or self.block_of[t] < 0:
                 continue
             for u in self.blocks[self.block_of[t]].inputs:
-                if u in needed and needed[u] > needed[t]:
+                if needed.get(u, 0) > needed[t]:
                     needed[u] = needed[t]
                     if u not in self.here:
                         stack.append(u)
 
-    def _score(self, tensor: int, needed: int, costs: dict[int, int]) -> float:
+    def score(self, tensor: int, needed: int) -> float:
+        """The lowest goes first."""
         taste = self.taste
         gain = self.size[tensor] * float(max(1, needed - self.now)) ** taste.distance
-        weight = taste.weights.get(tensor, 1.0)
-        return float(weight * self._cost(tensor, costs) ** taste.cost / gain)
+        return float(self.weights[tensor] * self.cost(tensor) ** taste.cost / gain)
 
-    def _cost(self, tensor: int, costs: dict[int, int]) -> int:
+    def cost(self, tensor: int) -> int:
         """Time to bring a tensor back from what is here, in nanoseconds."""
+        if tensor in self.link.out:
+            wait = max(0, self.link.out[tensor] - self.clock)
+            return max(1, int(self.taste.price * self.link.in_ns[tensor]) + wait)
+        costs = self.costs
+        if tensor in costs:
+            return costs[tensor]
         stack = [tensor]
         while stack:
             t = stack[-1]
-            if t in costs:
-                stack.pop()
-                continue
-            if t in self.link.out:
-                wait = max(0, self.link.out[t] - self.clock)
-                costs[t] = max(1, int(self.taste.price * self.link.in_ns[t]) + wait)
-                continue
             block = self.blocks[self.block_of[t]]
-            missing = [u for u in block.inputs if u not in self.here and self._returns(u)]
-            unknown = [u for u in missing if u not in costs]
+            missing = [u for u in block.inputs if u in self.absent and self.returns(u)]
+            unknown = [u for u in missing if u not in costs and u not in self.link.out]
             if unknown:
                 stack.extend(unknown)
                 continue
-            costs[t] = max(1, block.duration_ns) + sum(costs[u] for u in missing)
+            costs[t] = max(1, block.duration_ns) + sum(map(self.cost, missing))
             stack.pop()
         return costs[tensor]
 
-    def _returns(self, tensor: int) -> bool:
+    def returns(self, tensor: int) -> bool:
         """Whether a tensor can be brought back once it is gone."""
-        return self.block_of[tensor] >= 0 or tensor in self.link.out
+        number = self.block_of[tensor]
+        return (number >= 0 and number not in self.dead) or tensor in self.link.out
 
-    def _raise_costs(self, gone: int, costs: dict[int, int]) -> None:
-        """Forget the costs of what is rebuilt from a tensor that is not here any more."""
-        stack = [gone]
+    def forget_costs(self, moved: int) -> None:
+        """Forget the costs of what is rebuilt from a tensor that has come or gone."""
+        stack = [moved] if self.costs else []
         while stack:
-            for n in self.rebuilders[stack.pop()]:
-                dearer = [t for t in self.blocks[n].outputs if costs.pop(t, None) is not None]
-                stack.extend(t for t in dearer if t not in self.here)
+            for n in self.rebuilders.get(stack.pop(), ()):
+                changed = [t for t in self.blocks[n].outputs if self.costs.pop(t, None) is not None]
+                stack.extend(t for t in changed if t in self.absent)

@@ -33,6 +33,8 @@ Report = Callable[[str], None]
 
 SLOW = ("greedy", "on-demand")
 """Heuristics that are tried last, because they take the longest on long steps."""
+SEARCH = 0.5
+"""Part of the time limit that is left to the ILP's search, however long the heuristics took."""
 
 
 def silent(message: str) -> None:
@@ -45,7 +47,8 @@ class Settings:
 
     Attributes:
         gap: certified gap at which the ILP may stop and a plan counts as optimal.
-        seconds: wall-clock limit of the ILP per problem, and of the reference ILP.
+        seconds: wall-clock limit of the ILP per problem, bound and heuristics included; and of the
+            reference ILP.
         solver: "cbc" or "highs".
     """
 
@@ -291,11 +294,16 @@ def _ilp(
     others: Sequence[Judged],
     carried: Judged | None,
 ) -> Judged:
-    """The ILP, started from everything known, and the best of all if it does not improve on it."""
+    """The ILP, started from everything known, and the best of all if it does not improve on it.
+
+    Its time limit is one for the bound and the heuristics, too, but leaves it `SEARCH` at least.
+    """
     before = [*others, carried] if carried else list(others)
+    known = [j for j in others if j.result.planner in HEURISTICS]
+    spent = limit.seconds + sum(j.result.planning_s for j in known)
     options = IlpOptions(
         settings.gap,
-        settings.seconds,
+        max(settings.seconds - spent, SEARCH * settings.seconds),
         settings.solver,
         bound=limit,
         starts=tuple(j.result for j in before if _plays_alike(problem, j)),
