@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import time
 
 import pytest
 
@@ -12,7 +13,9 @@ from slackswap_opt.formulation.cut_plan import CutPlanner
 from slackswap_opt.machine import load_machine
 from slackswap_opt.plan import PlanResult, Problem, Status
 from slackswap_opt.planners import HEURISTICS, IlpOptions, ilp
+from slackswap_opt.planners.cut_search import cut_search
 from slackswap_opt.planners.realize import realize
+from slackswap_opt.planners.search import Search
 from slackswap_opt.simulator import simulate
 from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep
 from slackswap_opt.workloads import build_step, load_workload
@@ -187,3 +190,17 @@ def test_what_the_boundary_ilp_proposes_can_be_carried_out(sharded, operation):
     answer = solve(planner.model, Limits(PATIENT, gap_ns=10**6))
     assert answer.values is not None
     assert realize(sharded, planner.plan(answer.values)) is not None
+
+
+def test_stalls_that_the_boundary_ilp_did_not_see_are_learned():
+    """At first the last layers are still on their way out when the logits want room."""
+    machine = load_machine("a100-80gb-pcie4")
+    step = build_step(load_workload("gpt3-175b", layers=24), machine)
+    problem = Problem.at(step, machine, "50%")
+    search = Search(problem, IlpOptions(), bound(problem), time.perf_counter() + PATIENT)
+    cut_search(search, rounds=1)
+    assert search.by_solver
+    assert search.gap <= 0.001
+    assert search.best is not None
+    verdict = simulate(step, machine, search.best.schedule, problem.budget_bytes)
+    assert verdict.step_ns == search.best_ns

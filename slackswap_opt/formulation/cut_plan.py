@@ -22,16 +22,18 @@ from slackswap_opt.plan import Action, Plan, Problem
 
 @dataclass(frozen=True)
 class LearnedRow:
-    """sum of bytes over `kept` (if kept) and `rebuilt` (if rebuilt) <= room.
+    """sum of bytes over `kept` (if kept), `rebuilt` (if rebuilt), `leaving` (if swapped) <= room.
 
     Attributes:
         kept: tensors that hold memory at the operation if they are kept.
         rebuilt: tensors that held memory there because they were rebuilt early.
-        room_bytes: what the rest left for them.
+        leaving: tensors that are on the device until then, or on the way out, if they are swapped.
+        room_bytes: what the rest left for them, and the link took out by then.
     """
 
     kept: tuple[int, ...]
     rebuilt: tuple[int, ...]
+    leaving: tuple[int, ...]
     room_bytes: int
 
 
@@ -64,9 +66,13 @@ class CutPlanner:
                 (int(size[t]), self.cut_model.keep[t]) for t in row.kept if t in self.cut_model.keep
             ]
             terms += [
-                (int(size[t]), self._final(self.cut_model.rebuild, t))
-                for t in row.rebuilt
-                if self._has(self.cut_model.rebuild, t)
+                (int(size[t]), self._final(variables, t))
+                for variables, tensors in (
+                    (self.cut_model.rebuild, row.rebuilt),
+                    (self.cut_model.swap, row.leaving),
+                )
+                for t in tensors
+                if self._has(variables, t)
             ]
             self.model.at_most(terms, row.room_bytes, "learned")
 
@@ -95,16 +101,22 @@ class CutPlanner:
         """All integer variables."""
         return [x for variables in self.decisions.values() for x in variables]
 
+    def step_ns(self, values: Sequence[float]) -> float:
+        """The step time that the model sees in a solution."""
+        overhead = sum(cost * values[x] for x, cost in self.model.objective.items())
+        return self.problem.ideal_step_ns + overhead
+
     def plan(self, values: Sequence[float]) -> Plan:
         """The actions that a solution stands for; what the cut does not see is kept or dropped."""
         keep, swap = self.cut_model.keep, self.cut_model.swap
+        live = self.problem.liveness
 
         def action(tensor: int) -> Action:
             if tensor in keep and values[keep[tensor]] > 0.5:
                 return Action.KEEP
             if self._has(swap, tensor) and values[self._final(swap, tensor)] > 0.5:
                 return Action.SWAP
-            return self._gone(tensor, seen=tensor in keep)
+            return self._gone(tensor, seen=tensor in keep and live.last_access[tensor] >= self.cut)
 
         return Plan({t: action(t) for t in self.problem.blocks.evictable})
 

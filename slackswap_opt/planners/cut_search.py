@@ -17,6 +17,7 @@ from slackswap_opt.planners.search import (
     round_relaxation,
     stretches,
 )
+from slackswap_opt.simulator import Cause, OutOfMemory, Stall
 
 SPACINGS = (None, 16, 48, 8, 96)
 """Distances of narrow places, in operations, in the order in which they are tried; None: none."""
@@ -72,9 +73,10 @@ def _descend(
             follow(search, plan)
         if search.done():
             return
-        row = _lesson(search.problem, realized) if realized else None
-        if row is not None:
-            learned.append(row)
+        seen_ns = planner.step_ns(values) + search.tolerance_ns
+        rows = _lessons(search.problem, realized, cut, seen_ns) if realized else []
+        if rows:
+            learned += rows
             lessons -= 1
             if not lessons:
                 return
@@ -99,15 +101,39 @@ def _reopened(
     return complete(search, planner.model, fixed) or list(values)
 
 
-def _lesson(problem: Problem, realized: Realized) -> LearnedRow | None:
-    """What an out-of-memory verdict says of memory at the operation where it happened."""
-    verdict = realized.verdict.out_of_memory
-    if verdict is None or verdict.missing_bytes == 0:
-        return None
+def _lessons(problem: Problem, realized: Realized, cut: int, seen_ns: float) -> list[LearnedRow]:
+    """What a verdict says of memory at other operations than the cut.
+
+    Args:
+        problem: the problem.
+        realized: a plan of the model.
+        cut: where the model stands.
+        seen_ns: the step time that it sees in the plan; it knows of stalls up to that.
+    """
+    verdict = realized.verdict
+    if verdict.out_of_memory is not None:
+        return _out_of_memory(problem, realized, verdict.out_of_memory)
+    if verdict.step_ns is None or verdict.step_ns <= seen_ns:
+        return []
+    return [
+        _stalled(problem, realized, stall)
+        for stall in verdict.timeline.stalls
+        if stall.cause is Cause.SWAP_OUT and _position(realized, stall.event) < cut
+    ]
+
+
+def _position(realized: Realized, event: int) -> int:
+    """The operation of the step that a compute event is, or that it comes before."""
     compute = realized.schedule.compute
-    position = max(compute[: verdict.event + 1])
-    if compute[verdict.event] != position:
-        position += 1
+    position = max(compute[: event + 1])
+    return position if compute[event] == position else position + 1
+
+
+def _out_of_memory(problem: Problem, realized: Realized, verdict: OutOfMemory) -> list[LearnedRow]:
+    """What was resident for later operations must become less by what is missing."""
+    if verdict.missing_bytes == 0:
+        return []
+    position = _position(realized, verdict.event)
     live, size = problem.liveness, problem.step.index.size_bytes
     later = [
         t
@@ -119,10 +145,24 @@ def _lesson(problem: Problem, realized: Realized) -> LearnedRow | None:
     rebuilt = tuple(t for t in later if realized.plan.of(t) in (Action.RECOMPUTE, Action.DROP))
     held = sum(int(size[t]) for t in kept + rebuilt)
     if not held:
-        return None
+        return []
     everyone = tuple(
         t
         for t in problem.blocks.evictable
         if (live.saved[t] and live.first_later[t] > position) or t in kept
     )
-    return LearnedRow(everyone, rebuilt, held - verdict.missing_bytes)
+    return [LearnedRow(everyone, rebuilt, (), held - verdict.missing_bytes)]
+
+
+def _stalled(problem: Problem, realized: Realized, stall: Stall) -> LearnedRow:
+    """What is written by then for later must become less by what the link moved meanwhile."""
+    position = _position(realized, stall.event)
+    live, size = problem.liveness, problem.step.index.size_bytes
+    everyone = tuple(
+        t
+        for t in problem.blocks.evictable
+        if live.saved[t] and live.first_write[t] < position < live.first_later[t]
+    )
+    held = sum(int(size[t]) for t in everyone if realized.plan.of(t) in (Action.KEEP, Action.SWAP))
+    moved = problem.machine.link.rates().d2h * (stall.end_ns - stall.start_ns) // 1000
+    return LearnedRow(everyone, (), everyone, held - moved)

@@ -143,6 +143,11 @@ class Search:
             return 1.0
         return (self.best_ns - self.bound.step_ns) / max(1, self.best_ns)
 
+    @property
+    def tolerance_ns(self) -> int:
+        """A tenth of the gap asked for: to what models are solved, and taken at their word."""
+        return int(self.options.gap * self.problem.ideal_step_ns / 10)
+
     def wide(self) -> bool:
         """Whether plans that run nothing more than twice seem not to be enough."""
         return self.problem.swaps and self.gap > WIDE
@@ -207,8 +212,8 @@ class Search:
         longest_s: float = SOLVE_S,
     ) -> Answer:
         """Solve a model to a tenth of the gap asked for, from decisions that are known to work."""
-        gap_ns = int(self.options.gap * self.problem.ideal_step_ns / 10)
-        limits = Limits(max(0.5, min(longest_s, self.seconds_left())), gap_ns, nodes)
+        seconds = max(0.5, min(longest_s, self.seconds_left()))
+        limits = Limits(seconds, self.tolerance_ns, nodes)
         return self._solve(model, limits, start)
 
     def _solve(
