@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from benchmarks.command import ROOT, parser_of, rewrite, table_lines
 from slackswap_opt.figures import save, style
@@ -300,8 +301,9 @@ def picture(rows: Sequence[Row]) -> Figure:
             style.plain(axes)
         times.set_yscale("log")
         times.set_ylabel("planning time, s")
+        times.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         times.yaxis.set_major_formatter("{x:g}")
-        times.yaxis.set_minor_formatter("{x:g}")
+        times.yaxis.set_minor_locator(NullLocator())
         gaps.set_ylabel("certified gap, % of the step")
         memory.set_ylabel("memory of the planner, MiB")
         gaps.set_ylim(bottom=0)

@@ -524,6 +524,16 @@ def test_the_first_line_of_a_solution(fake, line, outcome):
     assert answer.timed_out == ("on time" in line)
 
 
+def test_a_crash_while_it_is_asked_again_leaves_nothing_known(fake):
+    """CBC 2.10 can crash where it is to write that a model has no solution."""
+    again = 'case "$*" in *"-preprocess off"*) : > "$last"; kill -11 $$;; esac; '
+    fake(LAST + again + SOLUTION + '"Infeasible - objective value 3\n" > "$last"')
+    answer = solve(eviction(1, 4)[0], Limits(5), "cbc")
+    assert answer.outcome is Outcome.NOTHING
+    assert answer.values is None
+    assert not answer.note
+
+
 BROKEN = [
     "exit 1",
     SOLUTION + '"Optimal - objective value 0\n" > "$last"',

@@ -88,7 +88,7 @@ def run(
             outcome, on_time = _status(next(lines, ""), is_lp=is_lp)
             values, duals = _columns_and_rows(lines)
     except (ValueError, IndexError) as error:
-        return _failed(name, ended, f"its solution cannot be read ({error})")
+        return _failed(name, ended, ended.complaint or f"its solution cannot be read ({error})")
     has_values = outcome in (Outcome.OPTIMAL, Outcome.STOPPED)
     return Reply(
         outcome,

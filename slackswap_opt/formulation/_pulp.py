@@ -372,5 +372,8 @@ def _ask_cbc(
     left = limits.seconds - (time.perf_counter() - began)
     if reply.outcome is Outcome.INFEASIBLE and left > 0:
         more = replace(limits, seconds=left)
-        return _cbc.run(program, path, more, start, is_lp=is_lp, options=_cbc.PATIENT)
+        second = _cbc.run(program, path, more, start, is_lp=is_lp, options=_cbc.PATIENT)
+        # CBC 2.10 can crash where it is to write that a model has no solution
+        died = second.outcome is Outcome.FAILED and not second.timed_out
+        return replace(reply, outcome=Outcome.NOTHING) if died else second
     return reply

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Sequence
 
@@ -17,13 +18,15 @@ from slackswap_opt.planners.search import (
     round_relaxation,
     stretches,
 )
-from slackswap_opt.simulator import Cause, OutOfMemory, Stall
+from slackswap_opt.simulator import Cause
 
 SPACINGS = (None, 16, 48, 8, 96)
 """Distances of narrow places, in operations, in the order in which they are tried; None: none."""
 LESSONS = (5, 12)
 """Plans in a row that may run out of memory before the next distance is tried: few at first, as
 what was learned serves them all, and then more."""
+STALLS = 12
+"""Stalls that one descent learns from, at most."""
 UNTAUGHT = 1
 """Where eviction on demand makes plans fit (`follow`), each distance is tried as it is first."""
 
@@ -61,10 +64,17 @@ def _descend(
     *,
     follows: bool,
 ) -> None:
-    """Solve, simulate, tighten; then open one neighbourhood after another."""
+    """Solve, simulate, tighten; then open one neighbourhood after another.
+
+    What was learned of memory that runs out holds for later descents, too. What was learned of
+    stalls is for this one, and only as long as the model sees something better then: it says that
+    the link will have moved no more by then, which another choice may belie.
+    """
+    problem = search.problem
     idle = 0
-    planner = CutPlanner(search.problem, cut, narrow, learned)
-    values = round_relaxation(search, planner.model, planner.choices)
+    stalls: list[LearnedRow] = []
+    learn_stalls = True
+    planner, values = _solved(search, cut, narrow, learned)
     while values is not None and idle < PATIENCE:
         before = search.best_ns
         plan = planner.plan(values)
@@ -74,17 +84,32 @@ def _descend(
         if search.done():
             return
         seen_ns = planner.step_ns(values) + search.tolerance_ns
-        rows = _lessons(search.problem, realized, cut, seen_ns) if realized else []
-        if rows:
-            learned += rows
+        row = _out_of_memory(problem, realized) if realized else None
+        if row is not None:
+            learned.append(row)
             lessons -= 1
             if not lessons:
                 return
-            planner = CutPlanner(search.problem, cut, narrow, learned)
-            values = round_relaxation(search, planner.model, planner.choices)
+            planner, values = _solved(search, cut, narrow, [*learned, *stalls])
             continue
+        more = _stalled(problem, realized, cut, seen_ns) if realized and learn_stalls else []
+        if more and len(stalls) < STALLS:
+            stricter, changed = _solved(search, cut, narrow, [*learned, *stalls, *more])
+            if changed is not None and stricter.step_ns(changed) < (search.best_ns or math.inf):
+                stalls += more
+                planner, values = stricter, changed
+                continue
+            learn_stalls = False
         idle = 0 if search.best_ns != before else idle + 1
         values = _reopened(search, planner, values, chance)
+
+
+def _solved(
+    search: Search, cut: int, narrow: set[int], learned: Sequence[LearnedRow]
+) -> tuple[CutPlanner, list[float] | None]:
+    """The model with what was learned, and a solution of it."""
+    planner = CutPlanner(search.problem, cut, narrow, learned)
+    return planner, round_relaxation(search, planner.model, planner.choices)
 
 
 def _reopened(
@@ -101,27 +126,6 @@ def _reopened(
     return complete(search, planner.model, fixed) or list(values)
 
 
-def _lessons(problem: Problem, realized: Realized, cut: int, seen_ns: float) -> list[LearnedRow]:
-    """What a verdict says of memory at other operations than the cut.
-
-    Args:
-        problem: the problem.
-        realized: a plan of the model.
-        cut: where the model stands.
-        seen_ns: the step time that it sees in the plan; it knows of stalls up to that.
-    """
-    verdict = realized.verdict
-    if verdict.out_of_memory is not None:
-        return _out_of_memory(problem, realized, verdict.out_of_memory)
-    if verdict.step_ns is None or verdict.step_ns <= seen_ns:
-        return []
-    return [
-        _stalled(problem, realized, stall)
-        for stall in verdict.timeline.stalls
-        if stall.cause is Cause.SWAP_OUT and _position(realized, stall.event) < cut
-    ]
-
-
 def _position(realized: Realized, event: int) -> int:
     """The operation of the step that a compute event is, or that it comes before."""
     compute = realized.schedule.compute
@@ -129,10 +133,11 @@ def _position(realized: Realized, event: int) -> int:
     return position if compute[event] == position else position + 1
 
 
-def _out_of_memory(problem: Problem, realized: Realized, verdict: OutOfMemory) -> list[LearnedRow]:
-    """What was resident for later operations must become less by what is missing."""
-    if verdict.missing_bytes == 0:
-        return []
+def _out_of_memory(problem: Problem, realized: Realized) -> LearnedRow | None:
+    """What was resident for later operations must become less by what was missing."""
+    verdict = realized.verdict.out_of_memory
+    if verdict is None or verdict.missing_bytes == 0:
+        return None
     position = _position(realized, verdict.event)
     live, size = problem.liveness, problem.step.index.size_bytes
     later = [
@@ -145,24 +150,43 @@ def _out_of_memory(problem: Problem, realized: Realized, verdict: OutOfMemory) -
     rebuilt = tuple(t for t in later if realized.plan.of(t) in (Action.RECOMPUTE, Action.DROP))
     held = sum(int(size[t]) for t in kept + rebuilt)
     if not held:
-        return []
+        return None
     everyone = tuple(
         t
         for t in problem.blocks.evictable
         if (live.saved[t] and live.first_later[t] > position) or t in kept
     )
-    return [LearnedRow(everyone, rebuilt, (), held - verdict.missing_bytes)]
+    return LearnedRow(everyone, rebuilt, (), held - verdict.missing_bytes)
 
 
-def _stalled(problem: Problem, realized: Realized, stall: Stall) -> LearnedRow:
-    """What is written by then for later must become less by what the link moved meanwhile."""
-    position = _position(realized, stall.event)
+def _stalled(problem: Problem, realized: Realized, cut: int, seen_ns: float) -> list[LearnedRow]:
+    """Where compute waited for copies out, what was written must become less by what they moved.
+
+    Args:
+        problem: the problem.
+        realized: a plan of the model.
+        cut: where the model stands: it knows of stalls from there on.
+        seen_ns: the step time that the model sees in the plan.
+    """
+    verdict = realized.verdict
+    if verdict.step_ns is None or verdict.step_ns <= seen_ns:
+        return []
+    waits = [(_position(realized, s.event), s) for s in verdict.timeline.stalls]
+    return [
+        _waited(problem, realized, position, stall.end_ns - stall.start_ns)
+        for position, stall in waits
+        if stall.cause is Cause.SWAP_OUT and position < cut
+    ]
+
+
+def _waited(problem: Problem, realized: Realized, position: int, wait_ns: int) -> LearnedRow:
     live, size = problem.liveness, problem.step.index.size_bytes
-    everyone = tuple(
+    written = tuple(
         t
         for t in problem.blocks.evictable
         if live.saved[t] and live.first_write[t] < position < live.first_later[t]
     )
-    held = sum(int(size[t]) for t in everyone if realized.plan.of(t) in (Action.KEEP, Action.SWAP))
-    moved = problem.machine.link.rates().d2h * (stall.end_ns - stall.start_ns) // 1000
-    return LearnedRow(everyone, (), everyone, held - moved)
+    held = (Action.KEEP, Action.SWAP)
+    held_bytes = sum(int(size[t]) for t in written if realized.plan.of(t) in held)
+    moved_bytes = problem.machine.link.rates().d2h * wait_ns // 1000
+    return LearnedRow(written, (), written, held_bytes - max(1, moved_bytes))
