@@ -9,15 +9,15 @@ import pytest
 from slackswap_opt.errors import ScheduleError
 from slackswap_opt.formulation._pulp import Limits, available_solvers, solve
 from slackswap_opt.formulation.bound import bound
-from slackswap_opt.formulation.cut_plan import CutPlanner
+from slackswap_opt.formulation.cut_plan import CutPlanner, LearnedRow
 from slackswap_opt.machine import load_machine
 from slackswap_opt.plan import PlanResult, Problem, Status
 from slackswap_opt.planners import HEURISTICS, IlpOptions, ilp
-from slackswap_opt.planners.cut_search import cut_search
+from slackswap_opt.planners.cut_search import cut_search, learned_from_memory
 from slackswap_opt.planners.realize import realize
 from slackswap_opt.planners.search import Search
 from slackswap_opt.simulator import simulate
-from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep
+from slackswap_opt.step import Operation, Phase, Tensor, TrainingStep, in_parts
 from slackswap_opt.workloads import build_step, load_workload
 from tests.hand import values
 
@@ -204,3 +204,28 @@ def test_stalls_that_the_boundary_ilp_did_not_see_are_learned():
     assert search.best is not None
     verdict = simulate(step, machine, search.best.schedule, problem.budget_bytes)
     assert verdict.step_ns == search.best_ns
+
+
+def test_what_is_learned_excludes_the_plan_that_taught_it():
+    """In parts, the logits crowd the end of the forward phase, where the cut does not stand."""
+    machine = load_machine("a100-80gb-pcie4")
+    whole = build_step(load_workload("gpt2-xl", layers=12), machine)
+    step = in_parts(whole, 4, 2**28)
+    problem = Problem.at(step, machine, "20%")
+    cut = bound(problem).cut
+    learned: list[LearnedRow] = []
+    for _ in range(4):
+        planner = CutPlanner(problem, cut, (), learned)
+        answer = solve(planner.model, Limits(PATIENT, gap_ns=10**6))
+        if answer.values is None:
+            break
+        realized = realize(problem, planner.plan(answer.values))
+        row = learned_from_memory(problem, realized)
+        if row is None:
+            break
+        learned.append(row)
+        stricter = CutPlanner(problem, cut, (), learned).model.rows[-1]
+        assert stricter.family == "learned"
+        held = sum(c * round(answer.values[x]) for c, x in stricter.terms)
+        assert held < stricter.lower
+    assert learned

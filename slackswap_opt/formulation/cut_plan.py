@@ -60,21 +60,32 @@ class CutPlanner:
         for (t, _), x in self.cut_model.rebuild.items():
             if t in narrow or problem.blocks.block_of[t] < 0:
                 self.model.fix(x, 0)
-        size = problem.step.index.size_bytes
         for row in learned:
-            terms = [
-                (int(size[t]), self.cut_model.keep[t]) for t in row.kept if t in self.cut_model.keep
-            ]
-            terms += [
-                (int(size[t]), self._final(variables, t))
-                for variables, tensors in (
-                    (self.cut_model.rebuild, row.rebuilt),
-                    (self.cut_model.swap, row.leaving),
-                )
-                for t in tensors
-                if self._has(variables, t)
-            ]
-            self.model.at_most(terms, row.room_bytes, "learned")
+            self._learn(row)
+
+    def _learn(self, row: LearnedRow) -> None:
+        """Add a row; what the model does not decide is kept, and takes its part of the room."""
+        size: list[int] = self.problem.step.index.size_bytes.tolist()
+        decided = [t for t in row.kept if self._decides(t)]
+        others = set(row.kept).difference(decided)
+        always = sum(size[t] for t in others if self._otherwise(t) is Action.KEEP)
+        terms = [(size[t], self.cut_model.keep[t]) for t in decided]
+        terms += [
+            (size[t], self._final(variables, t))
+            for variables, tensors in (
+                (self.cut_model.rebuild, row.rebuilt),
+                (self.cut_model.swap, row.leaving),
+            )
+            for t in tensors
+            if self._has(variables, t)
+        ]
+        self.model.at_most(terms, row.room_bytes - always, "learned")
+
+    def _decides(self, tensor: int) -> bool:
+        """Whether the tensor is there at the cut, or is read by re-executions only."""
+        live = self.problem.liveness
+        over = bool(live.saved[tensor]) and live.last_access[tensor] < self.cut
+        return tensor in self.cut_model.keep and not over
 
     def _version(self, tensor: int) -> int:
         return sum(op < self.cut for op in self.problem.step.index.writers[tensor]) - 1
@@ -109,23 +120,22 @@ class CutPlanner:
     def plan(self, values: Sequence[float]) -> Plan:
         """The actions that a solution stands for; what the cut does not see is kept or dropped."""
         keep, swap = self.cut_model.keep, self.cut_model.swap
-        live = self.problem.liveness
 
         def action(tensor: int) -> Action:
             if tensor in keep and values[keep[tensor]] > 0.5:
                 return Action.KEEP
             if self._has(swap, tensor) and values[self._final(swap, tensor)] > 0.5:
                 return Action.SWAP
-            return self._gone(tensor, seen=tensor in keep and live.last_access[tensor] >= self.cut)
+            return self._otherwise(tensor)
 
         return Plan({t: action(t) for t in self.problem.blocks.evictable})
 
-    def _gone(self, tensor: int, *, seen: bool) -> Action:
-        """What a tensor that is neither kept nor swapped has to be."""
-        rebuilt = self.problem.blocks.block_of[tensor] >= 0
+    def _otherwise(self, tensor: int) -> Action:
+        """What happens to a tensor that the model neither keeps nor swaps."""
+        rebuilt, decided = self.problem.blocks.block_of[tensor] >= 0, self._decides(tensor)
         if self.problem.liveness.saved[tensor]:
-            return Action.RECOMPUTE if rebuilt and seen else Action.KEEP
-        return Action.DROP if rebuilt or seen else Action.KEEP
+            return Action.RECOMPUTE if rebuilt and decided else Action.KEEP
+        return Action.DROP if rebuilt or decided else Action.KEEP
 
 
 def narrow_tensors(problem: Problem, spacing: int) -> set[int]:

@@ -84,7 +84,7 @@ def _descend(
         if search.done():
             return
         seen_ns = planner.step_ns(values) + search.tolerance_ns
-        row = _out_of_memory(problem, realized) if realized else None
+        row = learned_from_memory(problem, realized) if realized else None
         if row is not None:
             learned.append(row)
             lessons -= 1
@@ -92,7 +92,11 @@ def _descend(
                 return
             planner, values = _solved(search, cut, narrow, [*learned, *stalls])
             continue
-        more = _stalled(problem, realized, cut, seen_ns) if realized and learn_stalls else []
+        more = (
+            learned_from_stalls(problem, realized, cut, seen_ns)
+            if realized and learn_stalls
+            else []
+        )
         if more and len(stalls) < STALLS:
             stricter, changed = _solved(search, cut, narrow, [*learned, *stalls, *more])
             if changed is not None and stricter.step_ns(changed) < (search.best_ns or math.inf):
@@ -133,17 +137,18 @@ def _position(realized: Realized, event: int) -> int:
     return position if compute[event] == position else position + 1
 
 
-def _out_of_memory(problem: Problem, realized: Realized) -> LearnedRow | None:
+def learned_from_memory(problem: Problem, realized: Realized) -> LearnedRow | None:
     """What was resident for later operations must become less by what was missing."""
     verdict = realized.verdict.out_of_memory
     if verdict is None or verdict.missing_bytes == 0:
         return None
     position = _position(realized, verdict.event)
     live, size = problem.liveness, problem.step.index.size_bytes
+    idle = set(_idle(problem, position))
     later = [
         t
         for t in verdict.resident
-        if (live.saved[t] and live.first_later[t] > position)
+        if t in idle
         or (not live.saved[t] and live.activation[t] and live.last_forward[t] < position)
     ]
     kept = tuple(t for t in later if realized.plan.of(t) is Action.KEEP)
@@ -151,15 +156,29 @@ def _out_of_memory(problem: Problem, realized: Realized) -> LearnedRow | None:
     held = sum(int(size[t]) for t in kept + rebuilt)
     if not held:
         return None
-    everyone = tuple(
-        t
-        for t in problem.blocks.evictable
-        if (live.saved[t] and live.first_later[t] > position) or t in kept
-    )
+    everyone = tuple(t for t in problem.blocks.evictable if t in idle or t in kept)
     return LearnedRow(everyone, rebuilt, (), held - verdict.missing_bytes)
 
 
-def _stalled(problem: Problem, realized: Realized, cut: int, seen_ns: float) -> list[LearnedRow]:
+def _idle(problem: Problem, position: int) -> tuple[int, ...]:
+    """Tensors that the step does not touch at an operation, and that are there then if kept.
+
+    In the forward phase those that only re-executions read are among them; later these may have
+    been freed.
+    """
+    live = problem.liveness
+    forward = bool(problem.step.index.forward[position])
+    return tuple(
+        t
+        for t in problem.blocks.evictable
+        if live.last_forward[t] < position
+        and (position < live.first_later[t] if live.saved[t] else forward)
+    )
+
+
+def learned_from_stalls(
+    problem: Problem, realized: Realized, cut: int, seen_ns: float
+) -> list[LearnedRow]:
     """Where compute waited for copies out, what was written must become less by what they moved.
 
     Args:
@@ -180,13 +199,8 @@ def _stalled(problem: Problem, realized: Realized, cut: int, seen_ns: float) -> 
 
 
 def _waited(problem: Problem, realized: Realized, position: int, wait_ns: int) -> LearnedRow:
-    live, size = problem.liveness, problem.step.index.size_bytes
-    written = tuple(
-        t
-        for t in problem.blocks.evictable
-        if live.saved[t] and live.first_write[t] < position < live.first_later[t]
-    )
+    size, idle = problem.step.index.size_bytes, _idle(problem, position)
     held = (Action.KEEP, Action.SWAP)
-    held_bytes = sum(int(size[t]) for t in written if realized.plan.of(t) in held)
+    held_bytes = sum(int(size[t]) for t in idle if realized.plan.of(t) in held)
     moved_bytes = problem.machine.link.rates().d2h * wait_ns // 1000
-    return LearnedRow(written, (), written, held_bytes - max(1, moved_bytes))
+    return LearnedRow(idle, (), idle, held_bytes - max(1, moved_bytes))
