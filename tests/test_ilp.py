@@ -13,7 +13,8 @@ from slackswap_opt.formulation.cut_plan import CutPlanner, LearnedRow
 from slackswap_opt.machine import load_machine
 from slackswap_opt.plan import PlanResult, Problem, Status
 from slackswap_opt.planners import HEURISTICS, IlpOptions, ilp
-from slackswap_opt.planners.cut_search import cut_search, learned_from_memory
+from slackswap_opt.planners.cut_search import cut_search
+from slackswap_opt.planners.lessons import learned_from_memory
 from slackswap_opt.planners.realize import realize
 from slackswap_opt.planners.search import Search
 from slackswap_opt.simulator import simulate

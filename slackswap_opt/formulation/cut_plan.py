@@ -70,15 +70,13 @@ class CutPlanner:
         others = set(row.kept).difference(decided)
         always = sum(size[t] for t in others if self._otherwise(t) is Action.KEEP)
         terms = [(size[t], self.cut_model.keep[t]) for t in decided]
-        terms += [
-            (size[t], self._final(variables, t))
-            for variables, tensors in (
-                (self.cut_model.rebuild, row.rebuilt),
-                (self.cut_model.swap, row.leaving),
-            )
-            for t in tensors
-            if self._has(variables, t)
-        ]
+        for variables, tensors in (
+            (self.cut_model.rebuild, row.rebuilt),
+            (self.cut_model.swap, [t for t in row.leaving if t not in others]),
+        ):
+            terms += [
+                (size[t], self._final(variables, t)) for t in tensors if self._has(variables, t)
+            ]
         self.model.at_most(terms, row.room_bytes - always, "learned")
 
     def _decides(self, tensor: int) -> bool:
