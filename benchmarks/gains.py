@@ -265,7 +265,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cells = cells_of(rows, {source.name: source.kind for source in found}, links)
     if failed(faults(rows, cells)):
         return 1
-    given = f"The ILP had {asked.seconds:g} seconds a problem, {asked.jobs} problems at a time."
+    together = "one problem" if asked.jobs == 1 else f"{asked.jobs} problems"
+    given = f"The ILP had {asked.seconds:g} seconds a problem, {together} at a time."
     text = f"{given}\n\n{summary(cells)}\n\n{table(cells)}"
     if asked.json:
         print(json.dumps({"schema": "slackswap.gains/1", "cells": [asdict(c) for c in cells]}))

@@ -20,7 +20,7 @@ from slackswap_opt.planners.realize import realize, realize_program
 from slackswap_opt.planners.search import Search
 from slackswap_opt.simulator import simulate
 from slackswap_opt.workloads import build_step, load_workload
-from tests.hand import machine_of
+from tests.hand import machine_of, step_of
 from tests.test_brute_force import problems
 from tests.test_windowed import RELAXED, SOLVER, chain
 
@@ -120,6 +120,23 @@ def test_what_cannot_run_again_is_kept_while_something_is_rebuilt_from_it(share:
     assert not {op for op in result.schedule.compute if not step.operations[op].recomputable} & {
         op for op, times in Counter(result.schedule.compute).items() if times > 1
     }
+
+
+@pytest.mark.parametrize(("budget", "reruns"), [(10, 0), (9, None)])
+def test_what_is_still_to_be_written_in_place_is_not_evicted(budget: int, reruns: int | None):
+    """Its block would rebuild the last version, and the in-place operation reads the first."""
+    step = step_of(
+        ("f0", 5, "", "x"),
+        ("f1", 1, "x", "y"),
+        ("f2", 5, "x", "z", 2),
+        ("f3", 1, "y z", "y@1"),
+        ("b0", 1, "y@1 z", "g"),
+        x=0, y=4, z=4, g=0,
+    )  # fmt: skip
+    problem = Problem(step, machine_of(), budget)
+    for swapped in (frozenset[int](), frozenset(problem.blocks.evictable)):
+        program = run_on_demand(problem, Taste(swapped=swapped))
+        assert (None if program is None else len(program.reruns)) == reruns
 
 
 def test_the_search_ends_with_its_time():

@@ -121,6 +121,7 @@ class _Walk:
         self.size: list[int] = index.size_bytes.tolist()
         self.duration: list[int] = index.duration_ns.tolist()
         self.last_access: list[int] = live.last_access.tolist()
+        self.last_write: list[int] = live.last_write.tolist()
         self.weights = [taste.weights.get(t, 1.0) for t in range(index.tensors)]
         self.later = set(problem.blocks.evictable)
         self.evictable = {
@@ -300,8 +301,12 @@ class _Walk:
                 raise _FullError
 
     def candidates(self, held: Collection[int]) -> list[int]:
-        """What may be evicted now."""
-        return [t for t in self.here & self.evictable if t not in held and self.returns(t)]
+        """What may be evicted now: not what is still to be written in place."""
+        return [
+            t
+            for t in self.here & self.evictable
+            if self.last_write[t] < self.now and t not in held and self.returns(t)
+        ]
 
     def clear(self, needed: Mapping[int, int], held: Collection[int]) -> None:
         """Drop what is over, but for what something absent and needed is rebuilt from."""
