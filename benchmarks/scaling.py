@@ -34,6 +34,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from benchmarks.command import ROOT, parser_of, rewrite, table_lines
 from slackswap_opt.figures import save, style
+from slackswap_opt.figures.scaling import over_layers
 from slackswap_opt.machine import load_machine
 from slackswap_opt.workloads import build_step, load_workload, with_changes
 
@@ -273,32 +274,41 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def picture(rows: Sequence[Row]) -> Figure:
-    """Time with its lines, gap and memory over the layers, one curve per workload."""
+    """Time with its lines, gap and memory over the layers, one curve per workload.
+
+    A hollow marker is a search that the clock ended.
+    """
     found = slopes(rows)
     with style.paper():
         figure = style.new_figure(style.TWO_COLUMNS, 2.1)
         times, gaps, memory = figure.subplots(1, 3)
-        for (workload, line), color in zip(by_workload(rows).items(), cycle(COLOURS), strict=False):
+        fits = []
+        for (workload, line), colour in zip(
+            by_workload(rows).items(), cycle(COLOURS), strict=False
+        ):
             layers = [row.layers for row in line]
-            look = {"color": color, "marker": "o", "label": workload}
-            times.plot(layers, [row.seconds for row in line], **look)
-            gaps.plot(layers, [100 * (row.gap or 0) for row in line], **look)
-            memory.plot(layers, [row.peak_mib for row in line], **look)
+            ended = [row.layers for row in line if row.time_limited]
+            for axes, values in (
+                (times, [row.seconds for row in line]),
+                (gaps, [100 * (row.gap or 0) for row in line]),
+                (memory, [row.peak_mib for row in line]),
+            ):
+                axes.plot(layers, values, color=colour, marker="o", label=workload)
+                shown = dict(zip(layers, values, strict=True))
+                axes.plot(
+                    ended, [shown[n] for n in ended], linestyle="", color=colour, marker="o",
+                    markerfacecolor="white",
+                )  # fmt: skip
             if workload in found:
                 power = found[workload]["seconds"]
                 at = math.exp(sum(map(math.log, layers)) / len(layers))
                 level = math.exp(sum(math.log(row.seconds) for row in line) / len(line))
                 fit = [level * (n / at) ** power for n in layers]
-                times.plot(
-                    layers, fit, color=color, linestyle=":", marker="", label=f"slope {power:.2f}"
+                fits += times.plot(
+                    layers, fit, color=colour, linestyle=":", marker="", label=f"slope {power:.2f}"
                 )
-        ticks = sorted({row.layers for row in rows})
         for axes in (times, gaps, memory):
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(ticks, [str(n) for n in ticks])
-            axes.set_xticks([], minor=True)
-            axes.set_xlabel("layers")
-            style.plain(axes)
+            over_layers(axes, {row.layers for row in rows})
         times.set_yscale("log")
         times.set_ylabel("planning time, s")
         times.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -308,7 +318,8 @@ def picture(rows: Sequence[Row]) -> Figure:
         memory.set_ylabel("memory of the planner, MiB")
         gaps.set_ylim(bottom=0)
         memory.set_ylim(bottom=0)
-        times.legend(frameon=False, loc="best", handles=times.lines[1::2])
+        if fits:
+            times.legend(frameon=False, loc="best", handles=fits)
         memory.legend(frameon=False, loc="lower right")
     return figure
 

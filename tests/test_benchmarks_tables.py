@@ -89,6 +89,14 @@ def test_equal_rows_give_equal_pictures() -> None:
     assert list(right.lines[0].get_ydata()) == [112.0, 148.0]
 
 
+def test_a_workload_of_one_size_is_a_point_without_a_line() -> None:
+    rows = [row(96, 9.0, workload="single"), row(12, 1.0), row(24, 2.0)]
+    times, _, memory = scaling.picture(rows).axes
+    assert [text.get_text() for text in times.get_legend().get_texts()] == ["slope 1.00"]
+    assert [text.get_text() for text in memory.get_legend().get_texts()] == ["single", "net"]
+    assert scaling.picture(rows[:1]).axes[0].get_legend() is None
+
+
 def test_cases_are_workloads_with_layers() -> None:
     assert scaling.cases_of(["a:1,2", "b:3"]) == [("a", 1), ("a", 2), ("b", 3)]
     for wrong in ("a", "a:", "a:0", "a:x"):

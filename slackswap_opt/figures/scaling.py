@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -31,19 +31,24 @@ def scaling(points: Sequence[Point], axes: tuple[Axes, Axes] | None = None) -> F
         x = [float(p.layers or 0) for p in shown]
         _line(left, planner, x, [p.planning_s for p in shown], shown)
         _line(right, planner, x, [100 * (p.certified_gap or 0) for p in shown], shown)
-    ticks = sorted({p.layers or 0 for p in points})
     for ax in (left, right):
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(ticks, [str(t) for t in ticks])
-        ax.set_xticks([], minor=True)
-        ax.set_xlabel("layers")
-        style.plain(ax)
+        over_layers(ax, {p.layers or 0 for p in points})
     left.set_yscale("log")
     left.set_ylabel("planning time, s")
     right.set_ylabel("certified gap, % of the step")
     right.set_ylim(bottom=0)
     right.legend(frameon=False, loc="best")
     return style.figure_of(left)
+
+
+def over_layers(ax: Axes, layers: Iterable[int]) -> None:
+    """A horizontal axis for numbers of layers, with a tick at each."""
+    ticks = sorted(set(layers))
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(ticks, [str(t) for t in ticks])
+    ax.set_xticks([], minor=True)
+    ax.set_xlabel("layers")
+    style.plain(ax)
 
 
 def _line(

@@ -66,17 +66,17 @@ def bound(problem: Problem, *, solver: str = "cbc", cuts: int = 2, seconds: floa
     """
     began = time.perf_counter()
     ideal = problem.ideal_step_ns
-    best, where, name = ideal, -1, ""
+    best, where, name, found = ideal, -1, "", 0
     if problem.budget_bytes < problem.liveness.ideal_peak_bytes:
         for cut in _promising_cuts(problem, cuts + 1):
-            if not cuts:
+            if found == cuts:
                 break
             model = boundary_model(problem, cut).model
             answer = solve(model, Limits(seconds), solver, relax=True)
             name = answer.solver
             if answer.duals is None:
                 continue
-            cuts -= 1
+            found += 1
             overhead = certified_minimum(model, answer.duals)
             limit = ideal + min(overhead, longest_overhead_ns(problem))
             if limit > best:
